@@ -1,1 +1,1 @@
-"""Benchmarks, reproductions of papers and training: programs about the package, which no installation contains."""
+"""Benchmarks, reproductions of papers and training: programs that use the package, and that are never installed with it."""

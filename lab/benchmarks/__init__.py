@@ -1,1 +1,1 @@
-"""What `rfm bench` measures, with its peers."""
+"""Benchmarks of `rfm bench`, with the systems that they are compared with."""

@@ -1,7 +1,7 @@
 """`rfm bench engine --phases --beside MODEL`: one checkpoint by our networks and by LeRobot's own code, eager and compiled.
 
-LeRobot's own path is what its users run: its preprocessing of one observation, its policy's chunk, its postprocessing. Of the
-compiled policy nothing is seen but the whole call: perception and solver are one program.
+LeRobot's own path is that of its users: its preprocessing of one observation, its policy's chunk, its postprocessing. The compiled
+policy shows only the whole call, because perception and solver are one program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOGETHER = "perception, solver"
 
 
 class Times(NamedTuple):
-    """Of one batch, s."""
+    """Times of one batch in s."""
 
     perception_s: float
     solver_s: float
@@ -43,21 +43,21 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """By system."""
+    """Results by system."""
 
     phases: dict[str, list[Phase]]
     whole_s: dict[str, list[float]]
-    """Of each round"""
+    """Duration of the whole call, per round."""
     compile_s: float
-    """0: nothing was."""
+    """Compile time; 0: no system was compiled."""
     apart: float
-    """Of two chunks from the same noise, ours and LeRobot's: the largest difference over the largest action, robot space."""
+    """Largest difference of two chunks from the same noise, ours and LeRobot's, over the largest action, in robot space."""
 
 
 def beside(ours: Engine, theirs: Engine, size: int, rounds: int, mode: str) -> Beside:
-    """All take turns, batch by batch. mode: of `torch.compile`; `none`: LeRobot's is not compiled.
+    """Measure all systems in turns, batch by batch. mode: of `torch.compile`; `none`: LeRobot's is not compiled.
 
-    Raises: `ModelError`: not one checkpoint, or none whose steps are seen.
+    Raises: `ModelError` when they have different checkpoints, or one without visible solver steps.
     """
     engine, policy = _same(ours, theirs)
     from ros2_rfm_serving.engines.lerobot.parity import requests_for
@@ -91,7 +91,7 @@ def beside(ours: Engine, theirs: Engine, size: int, rounds: int, mode: str) -> B
 
 
 def _same(ours: Engine, theirs: Engine) -> tuple[FlowEngine, Any]:
-    """Raises: `ModelError`."""
+    """Return both engines after a check that they run one checkpoint. Raises: `ModelError`."""
     from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
     from ros2_rfm_serving.engines.lerobot.models import SplitModel
 
@@ -109,7 +109,7 @@ def _same(ours: Engine, theirs: Engine) -> tuple[FlowEngine, Any]:
 
 
 def _square(request: InferenceRequest) -> InferenceRequest:
-    """Images that are not square some releases of LeRobot pad otherwise (docs/engines.md)."""
+    """Crop images to squares, because some releases of LeRobot pad others differently (docs/engines.md)."""
     sides = {camera: min(image.shape[:2]) for camera, image in request.images.items() if isinstance(image, np.ndarray)}
     return replace(request, images={camera: request.images[camera][:side, :side] for camera, side in sides.items()})  # type: ignore[index]
 
@@ -125,7 +125,7 @@ def _ours(engine: FlowEngine, requests: Sequence[InferenceRequest]) -> Times:
 
 
 class Own:
-    """LeRobot's own path. model: `SplitModel`."""
+    """Runner of LeRobot's own path. model: `SplitModel`."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._policy = model, model.checkpoint.policy
@@ -133,7 +133,7 @@ class Own:
 
     @torch.no_grad()
     def run(self, requests: Sequence[InferenceRequest]) -> Times:
-        """Where `sample_actions` is compiled, all of it counts as the solver's."""
+        """Run one batch; where `sample_actions` is compiled, all of it counts as the solver's time."""
         device, watch = self._model.sampling.device, Stopwatch(time.perf_counter, self._model.sampling.device)
         began_s = time.perf_counter()
         batch = self.batch(requests)
@@ -163,7 +163,7 @@ class Own:
 
     @contextmanager
     def compiled(self, mode: str) -> Iterator[None]:
-        """As its option `compile_model` does it."""
+        """Compile as LeRobot's option `compile_model` does."""
         flow = self._policy.model
         if self._compiled is None:
             self._compiled = torch.compile(flow.sample_actions, mode=mode)
@@ -175,7 +175,7 @@ class Own:
 
     @torch.no_grad()
     def counted(self, requests: Sequence[InferenceRequest]) -> tuple[Work, Work]:
-        """Of perception and of one solver step."""
+        """Return the work of perception and of one solver step."""
         batch, steps = self.batch(requests), list[Work]()
         with _replaced_steps(self._policy.model, lambda step: lambda **given: _noted(step, given, steps)):
             self._policy.predict_action_chunk(dict(batch))
@@ -187,7 +187,7 @@ class Own:
 
     @torch.no_grad()
     def chunk(self, request: InferenceRequest, noise: Tensor) -> Any:
-        """[T, A] robot space"""
+        """Return the chunk [T, A] in robot space."""
         given = self._policy.predict_action_chunk(self.batch([request]), noise=noise)
         return self._model.checkpoint.postprocessor(given)[0].float().cpu().numpy()
 
@@ -201,7 +201,7 @@ def _noted(step: Callable[..., Tensor], given: dict[str, Any], steps: list[Work]
 
 @contextmanager
 def _marked_steps(flow: Any, watch: Stopwatch) -> Iterator[None]:
-    """At the begin and the end of each."""
+    """Mark the begin and the end of each solver step."""
 
     def marked(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def run(**given: Any) -> Tensor:
@@ -244,7 +244,7 @@ def _phases(times: Sequence[Times], perceiving: Work, stepping: Work) -> list[Ph
 
 
 def _together(times: Sequence[Times], perceiving: Work, stepping: Work, steps: int) -> list[Phase]:
-    """What is compiled moves fewer bytes than what runs operation by operation; operations are the same."""
+    """Return the phases of a compiled policy; its operations are the same, but it moves fewer bytes than an eager one."""
     whole = Work(flops=perceiving.flops + steps * stepping.flops, bytes=perceiving.bytes + steps * stepping.bytes)
     time_s = median(each.perception_s + each.solver_s for each in times)
     return [Phase(name=TOGETHER, time_s=time_s, work=whole), _processing(times)]

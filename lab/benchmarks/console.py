@@ -1,4 +1,4 @@
-"""Where benchmarks print, and the option that all of them have."""
+"""Console of the benchmarks, and their common option."""
 
 from __future__ import annotations
 

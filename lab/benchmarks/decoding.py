@@ -1,4 +1,4 @@
-"""`rfm bench decoding`: what decoding JPEGs no larger than a model needs them changes in its answers, and what it saves."""
+"""`rfm bench decoding`: effect on a model's answers of decoding JPEGs no larger than needed, and the time that it saves."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest
 
 RENDERED_PX = 480
-"""The largest that Meta-World's scenes allow."""
+"""Largest size that Meta-World's scenes allow."""
 
 
 @dataclass
 class Way:
-    """One way from a camera's pixels to the model's."""
+    """Conversion from a camera's pixels to the model's, with its results."""
 
     ready: Ready
     pixels: Callable[[Any], Image] | None = None
-    """Of the camera's, without a JPEG in between."""
+    """Conversion of the camera's pixels without a JPEG in between."""
     successes: int = 0
     episodes: int = 0
     cpu_ms: list[float] = field(default_factory=list)
-    """Per image, from its bytes to what the model takes."""
+    """CPU time per image, from its bytes to the model's input."""
     apart: list[float] = field(default_factory=list)
-    """Per request, the mean distance of its actions from those after a whole decoding, in standard deviations of the actions."""
+    """Mean distance per request of its actions from those after full decoding, in standard deviations of the actions."""
     agreed: list[bool] = field(default_factory=list)
-    """Per judge and request: the verdict after a whole decoding."""
+    """Whether the verdict is that after full decoding, per judge and request."""
 
 
 class Watched:
-    """Stands for an engine in `run_episodes`: acts by one way, and looks what the others would have answered."""
+    """Substitute for an engine in `run_episodes`: it acts by one conversion, and compares the answers with the others."""
 
     def __init__(self, engine: Engine, judges: Sequence[Engine], ways: Mapping[str, Way], acting: str, quality: int) -> None:
         self._engine, self._judges, self._ways = engine, judges, ways
@@ -131,7 +131,7 @@ def _run(watched: Any, way: Way, task: str, instruction: str, seeds: range) -> N
 
 
 def _tasks(wanted: str) -> list[tuple[str, str, int]]:
-    """(task, instruction, first seed) of the shipped evaluation's."""
+    """Return (task, instruction, first seed) of the shipped evaluation's tasks."""
     from ros2_rfm_serving.factory import load_factory
     from ros2_rfm_serving.shipped import shipped
 

@@ -1,4 +1,4 @@
-"""`rfm bench frames`: robots' requests one after the other, and in frames on a public context (AURAS §4), in process."""
+"""`rfm bench frames`: requests of robots one after the other, and in frames on a public context (AURAS §4), in process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MODEL = "rfm/metaworld-autoregressive"
 FIRST_SEED = 7000
-"""Of the worlds; no training and no other benchmark has these."""
+"""First seed of the worlds, which no training and no other benchmark uses."""
 
 
 def frames(
@@ -65,13 +65,13 @@ def frames(
 
 
 def _times_ms(engine: Engine, ways: dict[str, Pipelining | None], robots: int, chunks: int, rounds: int) -> dict[str, list[float]]:
-    """Per chunk, of each round; what else runs on the machine counts for nobody."""
+    """Return the CPU time per chunk of each round, which other load of the machine does not affect."""
     engine.warm_up()
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, pipelining in ways.items():
             answered = _alone(engine, robots) if pipelining is None else _framed(engine, robots, pipelining)
-            next(answered)  # a full pipeline
+            next(answered)  # this fills the pipeline
             began_s = time.process_time()
             sum(1 for _ in islice(answered, chunks))
             times[name].append(1e3 * (time.process_time() - began_s) / chunks)
@@ -80,7 +80,7 @@ def _times_ms(engine: Engine, ways: dict[str, Pipelining | None], robots: int, c
 
 
 def _observations(engine: Engine) -> Callable[[int, int], InferenceRequest]:
-    """By robot and number."""
+    """Return a function of robot and number to observation."""
     import numpy as np
 
     from ros2_rfm_serving.engines.blank import blank_request

@@ -1,4 +1,4 @@
-"""`rfm bench engine --phases`: where a batch's time goes, and how much of the machine each phase uses (vla.cpp, Tables 8 and 9).
+"""`rfm bench engine --phases`: times of a batch's phases, and their use of the machine (vla.cpp, Tables 8 and 9).
 
 Operations and bytes are counted, the machine's peaks measured; the roofline is Williams, Waterman and Patterson's (2009).
 """
@@ -31,22 +31,22 @@ def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: Any
 
 
 ALSO_COUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
-"""By operation: what PyTorch's counter passes over."""
+"""Operation -> its count, for operations that PyTorch's counter omits."""
 PROBE_ROWS, GPU_PROBE_ROWS, PROBE_BYTES, PROBE_CALLS = 1024, 8192, 256 << 20, 8
 IMAGE_PX, SQUARE_PX = (640, 480), (480, 480)
-"""Width and height of the photographs: the second where a model takes squares alone"""
+"""Width and height of the photographs; the second is for models that accept squares alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """Of this machine, with the threads that the model has, or of the model's GPU."""
+    """Peaks of this machine with the threads of the model, or of the model's GPU."""
 
     flops: float
     """Multiplications and additions per second, of a product of two matrices of 1024 x 1024 (on a GPU 8192 x 8192)."""
     bytes: float
-    """Read and written per second, where 256 MB are copied."""
+    """Bytes read and written per second while 256 MB are copied."""
     dtype: str = "float32"
-    """Of the matrices: on a GPU what the weights are."""
+    """Type of the matrices: on a GPU that of the weights."""
 
     def __str__(self) -> str:
         return f"peaks, measured in {self.dtype}: {self.flops / 1e9:.0f} GFLOP/s, {self.bytes / 1e9:.1f} GB/s"
@@ -54,16 +54,16 @@ class Peaks:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Of one call, counted."""
+    """Counted work of one call."""
 
     flops: float
-    """Of products of matrices, convolutions and attention, a CPU's too, as `torch.utils.flop_counter` counts them."""
+    """Operations of matrix products, convolutions and attention, also on a CPU, as `torch.utils.flop_counter` counts them."""
     bytes: float
-    """Weights once, and every result of an operation written once and read once."""
+    """Bytes: weights once, and every result of an operation written once and read once."""
 
     @property
     def intensity(self) -> float:
-        """Operations per byte."""
+        """Return the operations per byte."""
         return self.flops / max(1.0, self.bytes)
 
 
@@ -71,19 +71,19 @@ class Work:
 class Phase:
     name: str
     time_s: float
-    """Median, of all calls of one batch together."""
+    """Median time of all calls of one batch together."""
     calls: int = 1
     work: Work | None = None
-    """Of one call; None: nothing that a roofline is about."""
+    """Work of one call; None: the roofline does not apply."""
 
     def roof(self, peaks: Peaks) -> float:
-        """Share of what the machine could do at that intensity."""
+        """Return the share of the machine's limit at that intensity."""
         assert self.work is not None
         return self.calls * self.work.flops / self.time_s / min(peaks.flops, self.work.intensity * peaks.bytes)
 
 
 class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of what is computed: each result once written and once read; views move nothing."""
+    """Counter of the bytes of results: each is once written and once read; views move none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def peaks_of(engine: Engine) -> Peaks:
-    """Where its loop runs. Raises: `ModelError`, as `phases_of`."""
+    """Measure the peaks where the engine's loop runs. Raises: `ModelError`, as `phases_of`."""
     from ros2_rfm_serving.engines.flow.parity import Referenced
 
     flow = _sampled(engine)
@@ -110,7 +110,7 @@ def peaks_of(engine: Engine) -> Peaks:
 
 
 def probe(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Peaks:
-    """A second or two. The best of several calls: what else runs on the machine only takes away."""
+    """Measure for a second or two. The best of several calls counts, because other load only slows them."""
     rows = PROBE_ROWS if torch.device(device).type == "cpu" else GPU_PROBE_ROWS
     left = torch.rand(rows, rows, device=device, dtype=dtype)
     source = torch.zeros(PROBE_BYTES, dtype=torch.uint8, device=device)
@@ -129,7 +129,7 @@ def _sampled(engine: Engine) -> FlowEngine:
 
 
 def phases_of(given: Engine, size: int, calls: int) -> list[Phase]:
-    """Raises: `ModelError` for an engine whose loop is not ours."""
+    """Measure the phases. Raises: `ModelError` for an engine whose loop is not ours."""
     engine = _sampled(given)
     engine.clock = time.perf_counter
     requests, decoding_s = _decoded(engine, size)
@@ -156,9 +156,9 @@ def phases_of(given: Engine, size: int, calls: int) -> list[Phase]:
 
 
 def _decoded(engine: FlowEngine, size: int) -> tuple[list[InferenceRequest], float]:
-    """Return requests with photographs of 640 x 480, and what a decoder's thread takes for those of a batch.
+    """Return requests with photographs of 640 x 480, and the time that a decoding thread needs for those of a batch.
 
-    A model that takes squares alone, such as a GR00T whose processor keeps a picture's shape, gets photographs of 480 x 480.
+    A model that accepts squares alone, such as a GR00T whose processor keeps a picture's shape, gets photographs of 480 x 480.
     """
     from ros2_rfm_serving.engines.blank import blank_request
     from ros2_rfm_serving.server.intake import readying
@@ -189,12 +189,12 @@ def _photographs(cameras: Sequence[str], size_px: tuple[int, int]) -> dict[str, 
 
 @torch.inference_mode()
 def counted(engine: FlowEngine, requests: list[InferenceRequest]) -> tuple[Work, Work]:
-    """Of perception and of one solver step. Graphs hide their operations: the same network is counted without them."""
+    """Return the work of perception and of one solver step, counted without graphs, which hide their operations."""
     from ros2_rfm_serving.engines.flow.parity import Referenced
 
     model, scale, device = engine.model, 1.0, engine.sampling.device
     if isinstance(model, Referenced):
-        device = "cpu"  # of references
+        device = "cpu"  # references run there
         scale = model.weights_dtype.itemsize / torch.float64.itemsize
         model = getattr(model, "whole_reference", model.reference)()
     contract = model.contract
@@ -208,7 +208,7 @@ def counted(engine: FlowEngine, requests: list[InferenceRequest]) -> tuple[Work,
 
 
 def work_of(call: Callable[[], Any], scale: float) -> tuple[Work, Any]:
-    """scale: bytes of a number in use by bytes of a number as counted."""
+    """Return the work and the result of a call. scale: real bytes of a number over its bytes in the count."""
     weights = _Weights()
     with FlopCounterMode(display=False, custom_mapping=ALSO_COUNTED) as flops, Traffic() as traffic, weights:
         found = call()
@@ -216,7 +216,7 @@ def work_of(call: Callable[[], Any], scale: float) -> tuple[Work, Any]:
 
 
 class _Weights(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of parameters that operations read, each once."""
+    """Counter of the bytes of parameters that operations read, each once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -253,7 +253,7 @@ def table_of(phases: list[Phase], peaks: Peaks, title: str) -> Table:
 
 
 def cells_of(phase: Phase, peaks: Peaks, whole_s: float) -> tuple[str, ...]:
-    """As `HEADS`."""
+    """Return the cells in the order of `HEADS`."""
     share, per_call = f"{phase.time_s / whole_s:.0%}", f"{phase.calls} x {1e3 * phase.time_s / phase.calls:.2f} ms"
     figures = _roofline(phase, peaks) if phase.work and phase.work.flops else ("-",) * 6
     return phase.name, f"{1e3 * phase.time_s:.2f} ms", share, per_call, *figures

@@ -1,5 +1,4 @@
-"""`rfm bench precision`: what the precision of weights costs and saves, and what an index costs that is computed wrongly (vla.cpp,
-Tables 10 and 11 in form)."""
+"""`rfm bench precision`: cost and gain of weight precision, and cost of a wrong position index (vla.cpp, Tables 10 and 11)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ PRECISIONS = "float32,bfloat16,float16,int8,int4"
 STEPS = (1, 2, 4, 8)
 WARM, CHUNKS = 10, 100
 DELAY_STEPS = 2
-"""From a request to its answer, control steps: 100 ms."""
+"""Control steps from a request to its answer: 100 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +37,15 @@ class Row:
     weights_bytes: int
     load_s: float
     first_chunk_s: float
-    """The first after loading: graphs are traced in it."""
+    """Time of the first chunk after loading, in which graphs are traced."""
     chunk_s: float
-    """Median."""
+    """Median time of a chunk."""
     worst: str
-    """The block that is furthest off, in shares of what it may be."""
+    """Block with the largest error relative to its tolerance."""
     error: float
     tolerance: float
     served: bool
-    """The gate lets it."""
+    """Whether the gate passes."""
     successes: int
     episodes: int
 
@@ -80,7 +79,7 @@ def precision(
 
 
 class Start(NamedTuple):
-    """CPU time: what else runs on the machine counts for nobody."""
+    """Engine with its start-up times in CPU time, which other load of the machine does not affect."""
 
     engine: FlowEngine
     load_s: float
@@ -101,7 +100,7 @@ def _started(folder: Path, name: str) -> Start:
 
 
 def _chunks_s(engines: Mapping[str, Engine]) -> dict[str, float]:
-    """Medians of rounds that take turns, after a few that are not counted."""
+    """Return medians of interleaved rounds, after a few that are not counted."""
     from ros2_rfm_serving.engines.blank import blank_request
 
     times: dict[str, list[float]] = {name: [] for name in engines}
@@ -136,7 +135,7 @@ def _row(name: str, start: Start, chunk_s: float, episodes: int) -> Row:
 
 
 def _successes(engine: Engine, episodes: int) -> int:
-    """Of four tasks, in the shipped robot's own mode."""
+    """Return the successes in four tasks, in the shipped robot's own mode."""
     if not episodes:
         return 0
     from lab.benchmarks.rtc.run import config_of
@@ -173,12 +172,12 @@ def _table(rows: list[Row]) -> Table:
     return table
 
 
-# --- an index that is computed wrongly ---
+# --- wrong position index ---
 
 
 def misplaced(network: FlowPolicyNetwork) -> None:
-    """Gives each patch the position of the patch before it, in both directions, as SmolVLA's index in float32 does (transformers
-    before 5): `1 - 1e-6` keeps a fraction below the boundary that it should be on."""
+    """Move each patch's position to that of the patch before it, in both directions, like SmolVLA's index in float32 (transformers
+    before 5): `1 - 1e-6` keeps a fraction below the boundary where it belongs."""
     import torch
 
     side = network.config.image_size_px // network.config.patch_px
@@ -190,7 +189,7 @@ def misplaced(network: FlowPolicyNetwork) -> None:
 
 
 def _wrong_index(folder: Path, episodes: int) -> dict[str, Any]:
-    """Displacement of chunks, robot space, by solver steps; and success."""
+    """Return the displacement of chunks in robot space by solver steps, and the successes."""
     right, wrong = (_engine(folder, wrong=wrong, num_steps=None) for wrong in (False, True))
     requests = _first_observations(right)
     moved = {}

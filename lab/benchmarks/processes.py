@@ -19,7 +19,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 @contextmanager
 def process(module: str, *arguments: str) -> Iterator[int]:
-    """A node in a process of its own, until the end of the block; its process id."""
+    """Yield the process id of a node in a process of its own, which ends with the block."""
     command = module_command(module, *arguments)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     started = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -35,13 +35,13 @@ def process(module: str, *arguments: str) -> Iterator[int]:
 
 @contextmanager
 def spinning(make: Any) -> Iterator[Any]:
-    """A node of this process and a `spin(until, at most seconds)` for it."""
+    """Yield a node of this process and its `spin(until, at most seconds)`."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
     from ros2_rfm_serving.ros.node.runtime import executor
 
-    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)  # Ctrl-C is ours, and every block ends in order
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)  # Ctrl-C is handled here, so that every block ends in order
     node, spinner = make(), executor()
     spinner.add_node(node)
 
@@ -49,7 +49,7 @@ def spinning(make: Any) -> Iterator[Any]:
         with told_to_end() as look:
 
             def spin(until: Any, at_most_s: float) -> None:
-                """Raises: `KeyboardInterrupt` when this process was told to end."""
+                """Spin until a condition holds. Raises: `KeyboardInterrupt` when this process received a signal to end."""
                 end_s = time.monotonic() + at_most_s
                 while time.monotonic() < end_s and not until():
                     spinner.spin_once(timeout_sec=0.1)
@@ -63,8 +63,8 @@ def spinning(make: Any) -> Iterator[Any]:
 
 @contextmanager
 def told_to_end() -> Iterator[Callable[[], None]]:
-    """SIGINT and SIGTERM wait until somebody looks, which raises `KeyboardInterrupt`: between any two lines, it would be lost in
-    others' code, or leave a process that was started and is not known yet. The second signal does not wait."""
+    """Yield a function that raises `KeyboardInterrupt` after SIGINT or SIGTERM. At any other line the exception could be lost in
+    foreign code, or leave a started process that is not known yet. A second signal raises at once."""
     told: list[int] = []
 
     def hear(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""`rfm bench robot`: what one control period costs the brain; its replies come from a stub, in virtual time, without ROS."""
+"""`rfm bench robot`: cost of one control period of the decision core, with a stub's replies in virtual time, without ROS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WARM_UP = 500
 
 
 class Load(NamedTuple):
-    """What the robot has to do, however it asks."""
+    """Load of the robot, which is the same in all modes."""
 
     num_actions: int
     chunk_length: int
@@ -45,16 +45,16 @@ class Round(NamedTuple):
     p50_us: float
     p99_us: float
     ticks_per_s: float
-    """One core, replies included."""
+    """Rate on one core, including replies."""
     executed: float
-    """Share of the ticks that commanded an action: a robot that waits is cheap."""
+    """Share of the ticks that commanded an action: a waiting robot costs less."""
     requests: int
 
 
 LIMITED = "prefix, all limits"
 """Position commands within limits of value, velocity and acceleration."""
 RECORDED = "prefix, all limits, recorded"
-"""The same while somebody listens to its audit log."""
+"""The same with a subscriber of its audit log."""
 MODES = ("synchronous", "naive asynchronous", "prefix", LIMITED, RECORDED, "guided")
 
 
@@ -176,7 +176,7 @@ def _limits(num_actions: int) -> Limits:
 
 
 class _Stub:
-    """Answers every request `delay_steps` periods later, with a chunk that is always the same."""
+    """Stub that answers every request `delay_steps` periods later, always with the same chunk."""
 
     def __init__(self, load: Load) -> None:
         self._load, self._delay_s = load, (load.delay_steps - 0.5) / load.control_rate_hz

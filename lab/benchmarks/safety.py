@@ -1,4 +1,4 @@
-"""`rfm bench safety`: how often the safety judge is wrong, either way."""
+"""`rfm bench safety`: error rates of the safety judge, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rfm bench scheduler`: how much `best` has to do, and how far from the bound it stays, as factories grow."""
+"""`rfm bench scheduler`: work of `best`, and its distance from the bound, as factories grow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.simulation.random_factories import RandomFactory
 
 SIZES = {(8, 64, 4, 3): 40, (32, 256, 4, 4): 20, (64, 1024, 8, 4): 10, (128, 2048, 8, 8): 6, (256, 4096, 16, 8): 5}
-"""(servers, robots, classes, models): random factories. Each size takes about half a minute of one core."""
+"""(servers, robots, classes, models) of random factories -> their number. Each size takes about half a minute of one core."""
 NUM_QUICK = 2
 
 
@@ -32,31 +32,33 @@ class Solved(NamedTuple):
     case: RandomFactory
     solution: Solution
     cpu_s: float
-    """Of the process, which waits for nobody: a busy machine takes longer, not more."""
+    """CPU time of the process, which does not wait: other load of the machine does not increase it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One figure of every solved factory."""
+    """Figure of every solved factory."""
 
     heading: str
     of: Callable[[Solved], float]
     scale: float = 1.0
-    """From the figure to the unit of the heading."""
+    """Factor from the figure to the unit of the heading."""
     form: str = ".2f"
 
 
 def _admission_s(solved: Solved) -> float:
-    """Median over the classes of the time of one core to admit another robot, the placement kept, or to refuse it.
+    """Return the median over the classes of the CPU time to admit another robot with the placement kept, or to refuse it.
 
-    Some ten times longer where it fits nowhere unless others slow down: rates of all classes are looked for anew then."""
+    It is some ten times longer where the robot fits nowhere unless others slow down: then the rates of all classes are searched
+    anew.
+    """
     from ros2_rfm_serving.factory import Robot
     from ros2_rfm_serving.scheduler import fleet_of
 
     case = solved.case
     fleet = fleet_of(case.factory, solved.solution, case.factory.robots, case.profile, None, epoch=1)
     times_s = []
-    for i, task in enumerate(case.factory.tasks):  # one of each: a refusal is remembered
+    for i, task in enumerate(case.factory.tasks):  # one of each, because a refusal is remembered
         started_s = time.process_time()
         with contextlib.suppress(ScheduleError):
             fleet.admit(Robot(name=f"late_{i}", task=task, index=0))
@@ -74,17 +76,17 @@ MEASURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """All factories of one size."""
+    """Results of all factories of one size."""
 
     size: str
     servers: int
     seeds: list[int] = field(default_factory=list)
     samples: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in MEASURES})
-    """One per feasible factory."""
+    """One value per feasible factory."""
     cut_short: list[int] = field(default_factory=list)
-    """Seeds for which the solver's work ended before its search."""
+    """Seeds for which the solver's work budget ended its search."""
     failed: dict[int, str] = field(default_factory=dict)
-    """Seed -> why there is no schedule."""
+    """Seed -> reason why there is no schedule."""
 
 
 def scheduler(
@@ -123,7 +125,7 @@ def scheduler(
 
 
 def _check_before_measuring(plot: Path | None) -> None:
-    """What would spoil the end of a long measurement is said at its beginning."""
+    """Check first what would otherwise fail at the end of a long measurement."""
     if plot:
         from ros2_rfm_serving.reports import charts
 

@@ -1,4 +1,4 @@
-"""A robot of config/robots as its node would read it, for measurements in lockstep."""
+"""Robots of config/robots as their nodes would read them, for measurements in lockstep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ros2_rfm_serving.types import Conditioning
 
 
 def robot_config(file: str, *, execution_horizon: int, synchronous: bool = False, **changes: Any) -> RobotConfig:
-    """execution_horizon, synchronous: what a descriptor says; changes: of the file's parameters."""
+    """Return a robot's configuration. execution_horizon, synchronous: of a descriptor; changes: of the file's parameters."""
     told = yaml.safe_load((shipped("config", "robots") / file).read_text(encoding="utf-8"))["/**"]["ros__parameters"] | changes
     return RobotConfig(
         name=ROBOT,

@@ -1,4 +1,4 @@
-"""`rfm bench simulation`: how fast virtual time is, and how much work one request is there."""
+"""`rfm bench simulation`: speed of virtual time, and work per request in it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.simulation import Report
 
 ROBOTS_PER_SERVER = 8
-"""Where a fleet is larger than the descriptor's servers are for."""
+"""Robots per server where a fleet is too large for the descriptor's servers."""
 WARM_UP_S = 2.0
 COUNTED_S = 0.5
-"""Of virtual time whose work is counted, which takes several times as long."""
+"""Virtual time whose work is counted, which takes several times as long."""
 Run = Callable[[float], "Report"]
-"""Seconds of virtual time after the warm-up -> what happened."""
+"""Function of the seconds of virtual time after the warm-up to the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class Row:
     robots: int
     servers: int
     requests_hz: float
-    """Of virtual time."""
+    """Requests per second of virtual time."""
     speeds: list[float]
-    """Virtual seconds per CPU second of this process, the factory's making included, by round."""
+    """Virtual seconds per CPU second of this process, including the construction of the factory, by round."""
     calls: float
-    """Of functions, per request; of compiled ones only those that the interpreter makes."""
+    """Function calls per request; of compiled functions only those from the interpreter."""
 
 
 def simulation(
@@ -72,7 +72,7 @@ def simulation(
 
 
 def _numbers(text: str) -> list[int]:
-    """Raises: `ConfigurationError`."""
+    """Parse numbers of robots. Raises: `ConfigurationError`."""
     numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
     if not all(numbers):
         raise ConfigurationError(f"is {text!r}", key="--robots", fix="give numbers from 1 on, commas between them")
@@ -80,7 +80,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _fleet(file: Path, robots: int, policy: str) -> tuple[int, Run]:
-    """Servers, and the factory to be run. Raises: `ConfigurationError` when the policy places nothing."""
+    """Return the number of servers, and the factory's run. Raises: `ConfigurationError` when the policy places nothing."""
     from ros2_rfm_serving.scheduler import to_schedule
     from ros2_rfm_serving.simulation import simulate
 
@@ -121,7 +121,7 @@ def _row(servers: int, robots: int, run: Run, speeds: list[float]) -> Row:
 
 
 def _counted(run: Run, seconds: float) -> tuple[int, int]:
-    """Calls of functions, and requests. What it takes to make the factory is in both of two runs, and so in no difference."""
+    """Return function calls and requests; a difference of two runs excludes the construction of the factory."""
     with counting() as calls:
         report = run(seconds)
     return sum(calls.values()), report.counters.sent
@@ -129,7 +129,7 @@ def _counted(run: Run, seconds: float) -> tuple[int, int]:
 
 @contextmanager
 def counting() -> Iterator[dict[str, int]]:
-    """Calls of functions meanwhile, of Python's own and of C: the same on every machine."""
+    """Count function calls meanwhile, of Python's own and of C, which are the same on every machine."""
     calls = {"call": 0, "c_call": 0, "return": 0, "c_return": 0, "c_exception": 0}
 
     def note(_frame: object, event: str, _arg: Any) -> None:

@@ -73,7 +73,7 @@ def _parameters(task: Task) -> dict[str, Any]:
 
 
 def config_of(task: Task, parameters: dict[str, Any]) -> RobotConfig:
-    """The robot of a task as its node would read it, with one attempt."""
+    """Return the robot of a task as its node would read it, with one attempt."""
     from lab.rollouts.closed_loop import ROBOT
     from ros2_rfm_serving.factory.settings import robot_settings
     from ros2_rfm_serving.robot import RobotConfig

@@ -1,4 +1,4 @@
-"""`rfm bench steps`: what a solver step of so many rows takes, traced or as PyTorch runs it, and where its time goes."""
+"""`rfm bench steps`: duration of a solver step by number of rows, traced or in plain PyTorch, and shares of its operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
     "attention": ("attention", "softmax"),
     "GELU, norms and modulation": ("gelu", "silu", "norm", "mul", "add", "sub", "div"),
 }
-"""Of PyTorch's operators, by what is in their names; the first one that fits."""
+"""Kind of PyTorch's operators -> parts of their names; the first match counts."""
 _ROWS = count(-1, -1)
 
 
@@ -67,7 +67,7 @@ def steps(
 
 
 def _entered(engine: Engine, size: int) -> tuple[Stepping, list[int], int]:
-    """With rows in flight that take so many turns."""
+    """Return the engine with rows in flight, their numbers, and the steps that they take."""
     from ros2_rfm_serving.engines.base import stepping
     from ros2_rfm_serving.engines.blank import blank_request
 
@@ -87,7 +87,7 @@ def _step_ms(engine: Engine, size: int) -> float:
 
 
 def _shares(engine: Engine, size: int) -> dict[str, float]:
-    """Of the operators' own time."""
+    """Return the shares of the operators' own time."""
     from torch.profiler import ProfilerActivity, profile
 
     stepped, numbers, num_turns = _entered(engine, size)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.worlds.rollout import Episode
 
 FIRST_SEED = 100_000
-"""Beyond all that training used."""
+"""First seed, beyond all that training used."""
 MAX_STEPS, EXECUTE = 200, 8
 ROBOT, HORIZON = "metaworld_images.yaml", 4
-"""Under an inference delay: as config/factory_images.yaml has it."""
+"""Robot and horizon under an inference delay, as in config/factory_images.yaml."""
 
 
 def tasks(
@@ -73,7 +73,7 @@ def tasks(
 
 
 def _cells(found: Mapping[str, Any], episodes: int) -> list[str]:
-    """Of the policy; none where there is none."""
+    """Return the cells of the policy; empty without a policy."""
     if "successes" not in found:
         return []
     wins, (low, high) = found["successes"], found["interval_95"]
@@ -113,7 +113,7 @@ def _ended(arm: MetaworldArm, engine: Engine, seeds: list[int], delay: int | Non
 
 
 def _expert_steps(arm: MetaworldArm, seed: int) -> int | None:
-    """To success."""
+    """Return the expert's steps to success."""
     arm.reset(seed)
     expert = arm.expert()
     for step in range(1, MAX_STEPS + 1):

@@ -1,4 +1,4 @@
-"""`rfm bench whatif`: a factory is recorded, replayed with a change, and then run with that change: how close the replay came."""
+"""`rfm bench whatif`: error of a replay with a change, by a recorded run and a run with that change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SERVER, MODEL, GPU_TYPE = "bench", "bench/pi0.5", "EMULATED"
 SLO_S, START_LIMIT_S, SETTLE_S, RECORDER_S = 0.4, 120.0, 3.0, 20.0
 ALONE_MS = 51.8
-"""Of a batch of one."""
+"""Duration of a batch of one."""
 CATALOGUE = """\
 gpu_types: {EMULATED: {memory_gb: 100}}
 models:
@@ -49,14 +49,14 @@ CHANGES = "dispatch=fifo batch_size=4 batching=saturation mode=sync static:16"
 
 
 class Row(NamedTuple):
-    """One change."""
+    """Results of one change."""
 
     change: str
     before: Figures
-    """Of the recorded run."""
+    """Figures of the recorded run."""
     told: Comparison
     after: Figures
-    """Of a run with the change."""
+    """Figures of a run with the change."""
 
 
 def whatif(
@@ -84,7 +84,7 @@ def whatif(
 
 
 def _write_profiles(folder: Path) -> None:
-    """What the server and the replay know of the model."""
+    """Write the model's profile for the server and the replay."""
     from ros2_rfm_serving.profiles import ProfileRow
     from ros2_rfm_serving.profiles.files import format_rows
 
@@ -121,7 +121,7 @@ def _ask(bag: Path, change: str) -> Comparison:
 
 
 def _run(folder: Path, name: str, num_robots: int, seconds: float, change: str) -> Path:
-    """A recording of a run with the change."""
+    """Return a recording of a run with the change."""
     from lab.benchmarks.processes import process, spinning
     from lab.benchmarks.robots.report import parameters_of, robot_parameters
     from lab.benchmarks.robots.world import Surroundings
@@ -158,7 +158,7 @@ def _record(bag: Path, seconds: float, spin: Any) -> None:
 
 
 def _parameters(change: str) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Of the server's node and of the robots', and the schedule's batch size, 0: as it is. Raises: `RfmError`."""
+    """Return the server node's parameters, the robots', and the schedule's batch size (0: unchanged). Raises: `RfmError`."""
     name, _, value = change.partition("=")
     if change.startswith("static:"):
         return {}, {"execution_horizon": int(change.partition(":")[2])}, 0
@@ -199,7 +199,7 @@ def _error(name: str, told: float, real: float) -> str:
 
 
 def median_error(row: Row) -> float:
-    """Of the figures that are no shares."""
+    """Return the median error of the figures that are not shares."""
     from ros2_rfm_serving.audit.whatif.comparison import SHARES
 
     pairs = [(r.changed.median, getattr(row.after, r.name)) for r in row.told.rows if r.changed and r.name not in SHARES]

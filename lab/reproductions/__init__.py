@@ -1,1 +1,1 @@
-"""The figures of papers, run anew."""
+"""Reproductions of the figures of papers."""

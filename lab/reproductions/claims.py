@@ -1,4 +1,4 @@
-"""What a paper claims, beside what was measured here."""
+"""Claims of a paper, compared with measurements here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 NEAR = 0.15
-"""Relative difference up to which a figure counts as the paper's: Poisson against real arrivals, read-off laws."""
+"""Relative difference up to which a figure counts as the paper's: Poisson against real arrivals, laws read from plots."""
 
 
 class Rule(Enum):
@@ -30,7 +30,7 @@ class Claim:
     unit: str
     rule: Rule
     paper: float
-    """Or what is promised."""
+    """Figure of the paper, or the promised one."""
     ours: float
 
     @property
@@ -45,7 +45,7 @@ class Claim:
 
 
 def measured(rows: Iterable[tuple[str, str, str, Rule, float, Callable[[T], float]]], results: T) -> list[Claim]:
-    """(figure, text, unit, rule, paper, ours) each; a row whose `ours` lacks something that was not run is left out."""
+    """Evaluate rows of (figure, text, unit, rule, paper, ours); a row whose `ours` lacks a run is left out."""
     claims = []
     for figure, text, unit, rule, paper, ours in rows:
         try:

@@ -1,4 +1,4 @@
-"""Where a reproduction is written."""
+"""Output files of a reproduction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine that a reproduction measured on."""
+"""Machine of the measurements of a reproduction."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from ros2_rfm_serving.processor import processor
 
 
 def this_machine() -> dict[str, str]:
-    """And how much else ran on it."""
+    """Return the machine and its load."""
     load = f"{os.getloadavg()[0]:.0f}"
     return {"processor": processor(), "cores": str(os.cpu_count()), "python": platform.python_version(), "load": load}

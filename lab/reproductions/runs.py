@@ -1,4 +1,4 @@
-"""Many runs in several processes."""
+"""Execution of many runs in several processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A robot's brain and its model servers around a simulated arm, in lockstep: what an inference delay costs, in control steps.
+"""A robot's decision core and its model servers around a simulated arm, in lockstep: the cost of an inference delay in control
+steps.
 
-Nothing here waits: an answer is given to the brain the declared number of control steps after its request. The same brain, server
-and engine run over the network; this is the yardstick without a machine's own delays. In a pipelined session each frame takes so
-long: it answers the request that is in its last stage (AURAS §4.3).
+No wall-clock time passes here: the core receives an answer the declared number of control steps after its request. The same core,
+server and engine run over the network; this loop is the reference without a machine's own delays. In a pipelined session each frame
+takes that long: it answers the request in its last stage (AURAS §4.3).
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ ROBOT = "robot_1"
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One episode."""
+    """Result of one episode."""
 
     seed: int
     success: bool
     steps: int
-    """Control steps to success, or until the episode was given up; those before the first chunk included."""
+    """Control steps to success, or until the episode was given up; they include those before the first chunk."""
     idle_steps: int
-    """Without an action to execute, after the first chunk."""
+    """Steps without an action to execute, after the first chunk."""
     first_chunk_steps: int
     seam_jump: float
     """Largest change of the commanded displacement at a chunk's seam, over the translation's columns."""
@@ -54,12 +55,12 @@ class Trial:
 
 
 class Loop:
-    """One episode, a server per component; `step` is one control period."""
+    """One episode with a server per component; `step` is one control period."""
 
     def __init__(
         self, engines: Mapping[str, Engine], config: RobotConfig, delay_steps: int, schedule: Schedule | None = None
     ) -> None:
-        """engines: per component. schedule: with a placement for each; None: all of them are asked as often as they can be."""
+        """engines: per component. schedule: with a placement for each; None: every component is requested as often as possible."""
         self.brain = RobotBrain(config)
         schedule = schedule or schedule_of(engines)
         self._servers = {
@@ -70,7 +71,7 @@ class Loop:
         self._waiting: list[tuple[int, str, ObservationRequest]] = []
         self._tick = 0
         self.fresh = False
-        """A chunk came of which nothing has been executed."""
+        """Whether a chunk arrived of which no step is executed yet."""
         self.brain.follow(schedule, self.now_s)
 
     @property
@@ -78,7 +79,7 @@ class Loop:
         return self._tick / self._config.control_rate_hz
 
     def step(self, state: Array, images: dict[str, Image], period: Callable[[Array | None], None]) -> None:
-        """Delivers what is due, ticks, and hands the command to `period`."""
+        """Deliver due answers, tick the core, and pass the command to `period`."""
         self._tick += 1
         now_s = self.now_s
         due, self._waiting = [w for w in self._waiting if w[0] <= self._tick], [w for w in self._waiting if w[0] > self._tick]
@@ -114,14 +115,14 @@ class Loop:
 
 
 def _config_of(placement: Placement, config: RobotConfig) -> ServerConfig:
-    """Rows of a pipelined session go on step by step, and leave one for others."""
+    """Return the server's configuration. Rows of a pipelined session advance step by step, and one row is left for others."""
     if config.pipelining is None or SYSTEM1 not in placement.components:
         return ServerConfig(name=placement.server)
     return ServerConfig(name=placement.server, batching=CONTINUOUS, batch_size=config.pipelining.depth + 1)
 
 
 def _served(server: ModelServer, clock: Callable[[], float]) -> list[Reply]:
-    """All that comes of what is there: a batch, or the turns of a frame."""
+    """Return all replies that are ready: those of a batch, or of the stages of a frame."""
     replies, moved = server.loop.step(clock), server.loop.steps()
     while moved:
         moved, ended = server.loop.round(server.loop.begin(clock()), clock)
@@ -141,9 +142,10 @@ def run_trials(
     noise: float = 0.0,
     progress: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """delay_steps: from a request to its answer. A synchronous robot stands still meanwhile, and its steps count.
+    """Run one trial per seed.
 
-    noise: standard deviation of what is added to every executed action, full scale 1.
+    delay_steps: from a request to its answer. A synchronous robot stands still meanwhile, and its steps count.
+    noise: standard deviation of the disturbance of every executed action, full scale 1.
     """
     trials = []
     for seed in seeds:
@@ -166,7 +168,7 @@ def _trial(
     rng = np.random.default_rng([seed, 1])
     loop = Loop({SYSTEM1: engine}, config, delay_steps)
     images, steps, idle_steps, first_chunk_steps = arm.render(), 0, 0, 0
-    loop.step(arm.state, images, lambda command: None)  # the session opens
+    loop.step(arm.state, images, lambda command: None)  # this step opens the session
     run = loop.brain.start(TaskGoal(task="task", instruction=instruction, time_budget_s=1e6, reset=False), loop.now_s)
 
     held, smooth = np.zeros(4, np.float32), Smoothness(ActionColumns.of(config), 4)
@@ -199,7 +201,7 @@ def _trial(
 
 
 def schedule_of(engines: Mapping[str, Engine], rates_hz: Mapping[str, float] = {}) -> Schedule:
-    """A server for each component. rates_hz: of those that are not asked as often as they can be."""
+    """Return a schedule with a server per component. rates_hz: of components that are not requested as often as possible."""
     placements = tuple(
         Placement(
             server=f"server_{component}",

@@ -1,7 +1,7 @@
-"""Rounds in frames: pipelined sessions of simulated arms in lockstep (AURAS §4.3), as `rounds.py` runs those that wait for a chunk.
+"""Rounds in frames: pipelined sessions of simulated arms in lockstep (AURAS §4.3); `rounds.py` runs those that wait for a chunk.
 
-A round is a frame: every arm observes, every request in flight goes on by one stage, and every arm executes the next few rows of
-what was answered, counted from the observation that the answer ended with. While a pipeline fills, the world stands still.
+A round is a frame: every arm observes, every request in flight advances by one stage, and every arm executes the next few steps of
+its answer, counted from the observation that the answer ended with. While a pipeline fills, the world stands still.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def run_frames(
     noise: float = 0.0,
     max_steps: int = MAX_STEPS,
 ) -> Iterator[Episode]:
-    """All jobs, as many at once as there are arms of their task; a job's horizon is `steps_per_frame`, whatever it asks for.
+    """Run all jobs, as many at once as there are arms of their task; a job's horizon is `steps_per_frame`, whatever it requests.
 
-    Raises: `ModelError` when a chunk ends before what is to be executed, and for what the engine cannot do.
+    Raises: `ModelError` when a chunk ends before the steps to be executed, and for features that the engine lacks.
     """
     pending, numbers = iter(jobs), count()
     free, busy = [_FramedStage(f"arm{i}", arm, noise, max_steps) for i, arm in enumerate(arms)], list[_FramedStage]()
@@ -52,7 +52,7 @@ def run_frames(
 def _frame(
     engine: Stepping, stages: Sequence[_FramedStage], numbers: Iterator[int], pipelining: Pipelining
 ) -> dict[_FramedStage, EngineReply]:
-    """Of all arms, merged. Raises: `ModelError`."""
+    """Run one frame of all arms as one batch. Raises: `ModelError`."""
     rows = {next(numbers): stage for stage in stages}
     for row, stage in rows.items():
         stage.in_flight.append(row)
@@ -78,7 +78,7 @@ class _FramedStage(Stage):
         super().start(job)
         self.in_flight: list[int] = []
         self._observed_at: list[int] = []
-        """Control steps, by sequence number"""
+        """Sequence number -> control steps before the observation."""
 
     def observe(self, pipelining: Pipelining) -> InferenceRequest:
         self._observed_at.append(sum(self._executed))
@@ -86,7 +86,7 @@ class _FramedStage(Stage):
         return replace(request, id=replace(request.id, robot=self._robot), pipelining=pipelining)
 
     def go_on(self, reply: EngineReply | None, steps: int) -> None:
-        """Raises: `ModelError`."""
+        """Execute the steps of this frame. Raises: `ModelError` if the chunk has too few."""
         if reply is None:
             self._executed.append(0)
             return

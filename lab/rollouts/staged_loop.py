@@ -19,19 +19,19 @@ GRIPPER = ACTION_NAMES.index("gripper")
 
 @dataclass(frozen=True, kw_only=True)
 class StagedTrial:
-    """One attempt. Steps are control steps."""
+    """Result of one attempt; steps are control steps."""
 
     seed: int
     success: bool
-    """Both stages were done, whoever noticed."""
+    """Whether both stages were done, also if no component noticed."""
     visited: bool
-    """The first one was."""
+    """Whether the first stage was done."""
     outcome: str
-    """How the robot ended its task; NONE: as done."""
+    """Outcome that the robot reported for its task; NONE: done."""
     steps: int
-    """To success, or until the attempt was over."""
+    """Steps to success, or until the attempt was over."""
     unsafe: int
-    """Verdicts of safety that the arm stood still for, with nothing in its way."""
+    """Unsafe verdicts that stopped the arm without an obstacle."""
 
 
 def run_staged_trials(
@@ -46,7 +46,7 @@ def run_staged_trials(
     budget_s: float,
     progress: Callable[[StagedTrial], None] = lambda trial: None,
 ) -> list[StagedTrial]:
-    """rates_hz: of the components that are asked periodically. An attempt ends by the monitor's word, or with its budget."""
+    """Run one attempt per seed, which ends by the monitor's verdict or with its budget. rates_hz: of periodic components."""
     trials = []
     for seed in seeds:
         arm.reset(seed)
@@ -63,7 +63,7 @@ def _trial(arm: MetaworldArm, loop: Loop, goal: TaskGoal, seed: int) -> StagedTr
         held[GRIPPER] = held[GRIPPER] if command is None else command[GRIPPER]  # it keeps its effort while the arm stands
         arm.step(held if command is None else command)
 
-    loop.step(arm.state, images, lambda command: None)  # the sessions open
+    loop.step(arm.state, images, lambda command: None)  # this step opens the sessions
     run = loop.brain.start(goal, loop.now_s)
     while run.result is None:
         loop.step(arm.state, images, period)

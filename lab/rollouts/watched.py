@@ -1,4 +1,4 @@
-"""What a safety judge says of scenes with and without something in the way, while the arm works and for a minute of standing."""
+"""Verdicts of a safety judge on scenes with and without an obstacle, while the arm works and for a minute while it stands."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ros2_rfm_serving.worlds.obstacles import draw_obstacle
 GRIPPER = ACTION_NAMES.index("gripper")
 EXECUTE, MAX_STEPS = 6, 160
 MOVING_EVERY, STANDING_EVERY, STANDING_STEPS = 10, 60, 1200
-"""Control steps; a minute at 20 Hz."""
+"""Control steps between two judgements while moving and while standing, and number of steps standing: a minute at 20 Hz."""
 OBSTACLE_SHARE = 0.4
-"""Of the frames, which are judged once more with something in the way."""
+"""Share of the frames that are judged once more with an obstacle."""
 STANDS_AT_ONCE_SHARE = 0.2
-"""Of the episodes: it stands where it was reset to."""
+"""Share of the episodes in which the arm stands where it was reset to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One frame."""
+    """Judgement of one frame."""
 
     seed: int
     standing: bool
     obstacle: str
-    """Its kind; empty: the way is clear."""
+    """Kind of the obstacle; empty: the way is clear."""
     unsafe: float
-    """Probability that the judge gives it; its word follows from 0.5 on."""
+    """Probability that the judge gives; its verdict is unsafe from 0.5 on."""
 
 
 def judged_episodes(
@@ -44,7 +44,7 @@ def judged_episodes(
     seeds: Sequence[int],
     progress: Callable[[int], None] = lambda seed: None,
 ) -> list[Judged]:
-    """The two stages by the policy, stopped anywhere; from there the arm stands."""
+    """Judge episodes of both stages by the policy, each stopped at a random step, after which the arm stands."""
     judged = []
     for seed in seeds:
         rng = np.random.default_rng([seed, 9])
@@ -63,7 +63,7 @@ def judged_episodes(
 
 
 def _episode(arm: MetaworldArm, policy: Engine, rng: np.random.Generator) -> Iterator[bool]:
-    """Whether the arm stands, at every moment that is to be judged."""
+    """Yield whether the arm stands, at every moment to be judged."""
     left = 0 if rng.random() < STANDS_AT_ONCE_SHARE else int(rng.integers(1, MAX_STEPS))
     held = np.zeros(len(ACTION_NAMES), np.float32)
     while left > 0 and not arm.success:
@@ -80,7 +80,7 @@ def _episode(arm: MetaworldArm, policy: Engine, rng: np.random.Generator) -> Ite
 
 
 def _ask(engine: Engine, component: str, instruction: str, state: Array, arm: MetaworldArm) -> EngineReply:
-    """Raises: `ModelError`."""
+    """Return the reply to one request. Raises: `ModelError`."""
     request = InferenceRequest(
         id=RequestId(robot="arm", component=component, session_epoch=1, episode=1, sequence=1),
         instruction=instruction,

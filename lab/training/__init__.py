@@ -1,1 +1,1 @@
-"""What `rfm train` does: the embedded models, from demonstrations to bundles."""
+"""Implementation of `rfm train`: the embedded models, from demonstrations to bundles."""

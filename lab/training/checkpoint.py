@@ -1,4 +1,4 @@
-"""What a training needs to go on after an end: weights, their mean, and the optimiser's state, as one file."""
+"""Checkpoints of an interrupted training: weights, their mean, and the optimiser's state, as one file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 
 class Checkpoint:
-    """`<out>/checkpoints/<name>.pt`; with each the bundle `<out>/<name>` is written, so that what has been learnt can be tried."""
+    """Checkpoint in `<out>/checkpoints/<name>.pt`, with the bundle `<out>/<name>`, in which the result so far can be tried."""
 
     every = 100
 
     def __init__(self, out: Path, name: str, *, resume: bool) -> None:
-        """Raises: `ConfigurationError` when there is nothing to go on from."""
+        """Open the checkpoint. Raises: `ConfigurationError` when there is none to resume from."""
         self._bundle, self.file = out / name, out / "checkpoints" / f"{name}.pt"
         self.step, self._kept = 0, dict[str, Any]()
         if resume:
@@ -28,7 +28,7 @@ class Checkpoint:
             self.step = self._kept["step"]
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Raises: `ConfigurationError` when it is of another network."""
+        """Load the state into each part. Raises: `ConfigurationError` when it is of another network."""
         try:
             for name, part in parts.items():
                 part.load_state_dict(self._kept[name])
@@ -37,7 +37,7 @@ class Checkpoint:
         self._kept = {}
 
     def keep(self, step: int, parts: Mapping[str, Any]) -> None:
-        """Whole or not at all."""
+        """Write the file atomically."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         partial = self.file.with_suffix(".partial")
         torch.save({"step": step, **{name: part.state_dict() for name, part in parts.items()}}, partial)

@@ -1,8 +1,8 @@
-"""Examples drawn from arrays of demonstrations (no simulator here).
+"""Examples drawn from arrays of demonstrations (this module needs no simulator).
 
-Training-time real-time chunking: most examples get an action prefix of random length d, given clean and with time 0, and no
-loss on it, so that at run time a chunk continues the actions that are executed while it is being computed. The prefix is what
-was really executed, disturbances and all: the network learns where its observation will have led by the time it acts.
+Training-time real-time chunking: most examples have an action prefix of random length d, given clean and with time 0, and without
+loss, so that at run time a chunk continues the actions that are executed while it is computed. The prefix has the actions that were
+really executed, with disturbances: the network learns the state that its observation leads to by the time it acts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ros2_rfm_serving.engines.embedded.context import ContextConfig, ContextEnco
 
 
 class Frames(Protocol):
-    """What a judge learns from; shapes as in `lab.training.demonstrations.Demonstrations`."""
+    """Training data of a judge; shapes as in `lab.training.demonstrations.Demonstrations`."""
 
     @property
     def images(self) -> npt.NDArray[np.uint8]: ...
@@ -35,7 +35,7 @@ class Frames(Protocol):
 
 
 class Dataset(Frames, Protocol):
-    """The arrays of demonstrations; `lab.training.demonstrations.Demonstrations` documents the shapes."""
+    """Arrays of demonstrations; `lab.training.demonstrations.Demonstrations` documents the shapes."""
 
     @property
     def state(self) -> npt.NDArray[np.float32]: ...
@@ -54,7 +54,7 @@ class Dataset(Frames, Protocol):
 
 
 class Words:
-    """Instruction tokens per task, one paraphrase drawn for every row."""
+    """Instruction tokens per task, with one paraphrase drawn for every row."""
 
     def __init__(self, vocabulary: Sequence[str], max_words: int, texts: Sequence[Sequence[str]]) -> None:
         index = {word: i for i, word in enumerate(vocabulary)}
@@ -67,19 +67,19 @@ class Words:
 @dataclass(frozen=True)
 class Batch:
     rows: npt.NDArray[np.int64]
-    """[B], of the demonstrations"""
+    """[B], rows of the demonstrations."""
     state: Tensor
     images: Tensor
-    """Of the examples that see theirs"""
+    """Images of the examples that see theirs."""
     keep_images: Tensor
-    """[B]"""
+    """[B], whether an example sees its images."""
     words: Tensor
     action: Tensor
-    """[B, T, A], robot space: what was executed in the prefix, the expert's answers after it"""
+    """[B, T, A], robot space: executed actions in the prefix, the expert's answers after it."""
     valid: Tensor
-    """[B, T], False beyond the episode's end, and where a disturbance after the prefix led to another answer"""
+    """[B, T], False beyond the episode's end, and where a disturbance after the prefix led to another answer."""
     delay: Tensor
-    """[B], length of the clean prefix"""
+    """[B], length of the clean prefix."""
 
 
 class PolicyBatches:
@@ -96,7 +96,7 @@ class PolicyBatches:
         self.rows = np.arange(len(data.state))
         ends = np.flatnonzero(np.diff(data.episode, append=-1))
         which = np.searchsorted(ends, self.rows)
-        self.first, self.end = np.append(0, ends + 1)[which], ends[which]  # rows of each row's episode
+        self.first, self.end = np.append(0, ends + 1)[which], ends[which]  # first and last row of each row's episode
 
     def draw(self) -> Batch:
         size, rng = self.training.batch_size, self.rng
@@ -109,7 +109,7 @@ class PolicyBatches:
         after_prefix = np.arange(self.config.chunk_length) >= delay[:, None]
         disturbed = np.cumsum(self.data.disturbed[at] & after_prefix, axis=1) - (self.data.disturbed[at] & after_prefix)
         keep = rng.random(size) >= self.training.image_dropout
-        keep[0] |= not keep.any()  # layers do not take none at all
+        keep[0] |= not keep.any()  # layers do not accept an empty batch
         return Batch(
             rows=rows,
             state=torch.from_numpy(self.data.state[rows]),
@@ -134,7 +134,7 @@ def set_statistics(network: ContextEncoder, data: Dataset, rows: npt.NDArray[np.
 
 
 def jittered(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Brightness and contrast per example."""
+    """Return images with random brightness and contrast per example."""
     shape = (len(images), 1, 1, 1, 1)
     gain = torch.from_numpy(rng.uniform(0.85, 1.15, shape).astype(np.float32))
     offset = torch.from_numpy(rng.uniform(-15, 15, shape).astype(np.float32))

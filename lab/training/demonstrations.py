@@ -1,8 +1,8 @@
 """Demonstrations from scripted experts, for `rfm train`.
 
-Most episodes disturb what is executed while the label stays the expert's own answer in the disturbed state, so that the
-policy learns to come back (DART-style noise injection). Disturbances come in bursts with calm between them: what was really
-executed is kept beside the label, so that a policy can learn where a state and the actions after it lead.
+Most episodes disturb the executed actions while the label stays the expert's own answer in the disturbed state, so that the policy
+learns to recover (DART-style noise injection). Disturbances come in bursts with calm between them: the executed actions are stored
+beside the label, so that a policy can learn the effect of the actions after a state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ONGOING, DONE, FAILED = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How demonstrations are drawn."""
+    """Parameters of the collection of demonstrations."""
 
     episodes_per_task: int = 100
     noisy_share: float = 0.7
@@ -32,29 +32,29 @@ class Recipe:
     calm_steps: tuple[int, int] = (6, 30)
     steps_after_success: int = 20
     frame_every: int = FRAME_EVERY
-    """Steps."""
+    """Control steps between two frames."""
     max_steps: int = 200
     seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations:
-    """Successful episodes, concatenated. `n` steps, `f` frames, `c` cameras."""
+    """Successful episodes, concatenated: `n` steps, `f` frames, `c` cameras."""
 
     state: npt.NDArray[np.float32]
     """[n, S]"""
     action: npt.NDArray[np.float32]
-    """[n, A], the expert's clean answers in [-1, 1]"""
+    """[n, A], the expert's clean answers in [-1, 1]."""
     executed: npt.NDArray[np.float32]
-    """[n, A], what moved the arm, in [-1, 1]"""
+    """[n, A], executed actions in [-1, 1]."""
     disturbed: npt.NDArray[np.bool_]
-    """[n], whether that was something else than the label"""
+    """[n], whether the executed action differs from the label."""
     episode: npt.NDArray[np.int32]
     """[n]"""
     task: npt.NDArray[np.int32]
-    """[n], index into `TASKS`, or whatever the tasks are"""
+    """[n], index into `TASKS`, or into other given tasks."""
     frame: npt.NDArray[np.int32]
-    """[n], index of the newest camera frame at that step"""
+    """[n], index of the newest camera frame at that step."""
     images: npt.NDArray[np.uint8]
     """[f, c, size, size, 3]"""
     verdict: npt.NDArray[np.int32]
@@ -62,7 +62,7 @@ class Demonstrations:
     frame_task: npt.NDArray[np.int32]
     """[f]"""
     frame_episode: npt.NDArray[np.int32]
-    """[f], so that a held-out split never shares an episode"""
+    """[f], so that a held-out split never shares an episode."""
 
     def save(self, path: str) -> None:
         np.savez(path, **vars(self))
@@ -74,7 +74,7 @@ class Demonstrations:
 
     @staticmethod
     def join(parts: list[Demonstrations]) -> Demonstrations:
-        """Concatenates, shifting episode and frame indices so that they stay unique."""
+        """Concatenate, with episode and frame indices shifted so that they stay unique."""
         frames = np.cumsum([0, *(len(p.images) for p in parts)])
         episodes = np.cumsum([0, *(int(p.frame_episode.max()) + 1 for p in parts)])
         joined = {}
@@ -88,7 +88,7 @@ class Demonstrations:
 
 
 def collect(task: str, recipe: Recipe, among: Sequence[str] = tuple(TASKS)) -> Demonstrations:
-    """Of a Meta-World task, which is one among some; lost workpieces and all."""
+    """Collect demonstrations of one Meta-World task out of several, with frames of lost workpieces."""
     arm, task_index = MetaworldArm(task), list(among).index(task)
     rng, rows = np.random.default_rng([recipe.seed, task_index]), Rows(task_index)
     show(arm, task, recipe, rng, rows)
@@ -105,7 +105,7 @@ def show(
     rng: np.random.Generator,
     rows: Rows,
 ) -> None:
-    """Runs the expert until `recipe.episodes_per_task` episodes succeeded; failed ones are left out."""
+    """Run the expert until `recipe.episodes_per_task` episodes succeeded; failed ones are left out."""
     for seed in range(recipe.seed, recipe.seed + 4 * recipe.episodes_per_task):
         if rows.num_episodes == recipe.episodes_per_task:
             break
@@ -118,11 +118,11 @@ def show(
 
 
 class Rows:
-    """What was shown so far. Those of an episode that failed are taken back."""
+    """Steps and frames collected so far; those of a failed episode are removed."""
 
     def __init__(self, task: int) -> None:
         self.task = task
-        """Of what is shown next, index into `TASKS`."""
+        """Task of the next rows, index into `TASKS`."""
         self.num_episodes = 0
         self.steps: list[tuple[Array, Array, Array, bool, int, int, int]] = []
         self.frames: list[tuple[npt.NDArray[np.uint8], int, int, int]] = []
@@ -160,7 +160,7 @@ class Rows:
 
 
 class Disturbance:
-    """Bursts of noise around a constant push, calm between them; none at all in the episodes that stay clean."""
+    """Bursts of noise around a constant push with calm between them; clean episodes have none."""
 
     def __init__(self, recipe: Recipe, rng: np.random.Generator, arm: Teaching) -> None:
         self._recipe, self._rng, self._pushed = recipe, rng, arm.pushed_actions
@@ -169,7 +169,7 @@ class Disturbance:
         self._push, self._noise = np.zeros(len(arm.action_names)), 0.0
 
     def next(self) -> npt.NDArray[np.float64] | None:
-        """What to add to the next action; None: nothing."""
+        """Return the disturbance of the next action; None: there is none."""
         if not self._noisy:
             return None
         if not self._left:
@@ -197,7 +197,7 @@ def _run_expert(arm: Teaching, recipe: Recipe, rng: np.random.Generator, rows: R
 
 
 def show_step(arm: Teaching, answer: npt.ArrayLike, noise: npt.NDArray[np.float64] | None, rows: Rows) -> None:
-    """The expert's answer is shown; what is executed differs from it by the noise."""
+    """Record the expert's answer as the label, and execute it with the noise added."""
     label = np.clip(answer, -1, 1).astype(np.float32)
     executed = label if noise is None else np.clip(label + noise, -1, 1).astype(np.float32)
     rows.step(arm.state, label, executed, disturbed=noise is not None)
@@ -205,7 +205,7 @@ def show_step(arm: Teaching, answer: npt.ArrayLike, noise: npt.NDArray[np.float6
 
 
 def _stage_lost_objects(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: Rows) -> None:
-    """Frames in which the workpiece lies where the arm's task cannot be finished any more: the monitor's FAILED."""
+    """Record frames in which the workpiece is out of reach, so that the task cannot be finished: the monitor's FAILED."""
     for episode in range(recipe.episodes_per_task):
         arm.reset(recipe.seed + 500_000 + episode)
         expert = arm.expert()

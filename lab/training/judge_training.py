@@ -26,9 +26,9 @@ def train_judge(
     report: Report,
     eyes: JudgeNetwork | None = None,
 ) -> JudgeNetwork:
-    """Cross-entropy on frames; every tenth episode is held out and its accuracy reported.
+    """Train with cross-entropy on frames; every tenth episode is held out and its accuracy reported.
 
-    eyes: a judge of the same cameras, whose convolutions this one sets out from.
+    eyes: a judge of the same cameras, whose convolutions are the initial ones.
     """
     torch.manual_seed(training.seed)
     rng = np.random.default_rng(training.seed)
@@ -63,7 +63,7 @@ def train_judge(
 def judge_accuracy(
     network: JudgeNetwork, data: Frames, rows: npt.NDArray[np.int64], words: Words, rng: np.random.Generator
 ) -> LogRow:
-    """Recall per verdict on the given frames, and the share of ONGOING frames taken for DONE."""
+    """Return the recall per verdict on the given frames, and the share of ONGOING frames that are classified as DONE."""
     predicted = np.concatenate(
         [
             network(torch.from_numpy(data.images[part]), words.draw(data.frame_task[part], rng)).argmax(1).numpy()

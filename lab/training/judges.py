@@ -1,4 +1,4 @@
-"""The models beside the policies: what judges success, watches safety and stages, and plans."""
+"""Training of the models beside the policies: the judges of success, safety and stages, and the planner."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def planner(workshop: Workshop, steps: int) -> None:
 
 
 def _small(steps: int, seed: int) -> TrainingConfig:
-    """Of the models of the two-stage task."""
+    """Return the configuration for models of the two-stage task."""
     few = min(100, steps)
     return TrainingConfig(steps=steps, seed=seed, batch_size=64, warm_up_steps=few, log_every=few)
 
 
 def _eyes() -> JudgeNetwork:
-    """The shipped judge's convolutions know these cameras."""
+    """Return the shipped judge, whose convolutions are trained on these cameras."""
     return shipped_network(JUDGE, JudgeNetwork)

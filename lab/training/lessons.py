@@ -1,10 +1,10 @@
-"""What the embedded planner and the monitor of stages read in training: prompts as a robot writes them, and what follows from them.
+"""Training texts of the embedded planner and the stage monitor: prompts in the robot's format, and the answers.
 
-The rules that the planner learns, for tasks of one stage or two out of `TASKS`:
+The planner learns these rules, for tasks of one or two stages out of `TASKS`:
 
-- the subgoals that are left, in the task's own words; a stage that was done before is left out;
-- after an objection of safety, one stage back: what stood in the way is approached anew;
-- a stage that failed in a former attempt is tried in other words.
+- the plan has the remaining subgoals in the task's own wording; a stage that is done is left out;
+- after an objection of safety, the plan goes back one stage: the obstructed subgoal is approached anew;
+- a stage that failed in a former attempt gets another wording.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAX_ATTEMPTS, MAX_EVENTS = 4, 6
 class PlannedTask(NamedTuple):
     text: str
     stages: tuple[str, ...]
-    """Each in the task's words."""
+    """Stages in the task's wording."""
 
 
 @dataclass
 class _Course:
-    """A task on its way, by the rules."""
+    """Progress of a task by the rules."""
 
     stages: tuple[str, ...]
     at: int = 0
-    """Stage that is being worked on."""
+    """Index of the current stage."""
 
     def __post_init__(self) -> None:
         self.history, self.failures = ExecutionHistory(), [0] * len(self.stages)
@@ -62,7 +62,7 @@ class _Course:
         self.at = max(0, self.at - 1)
 
     def fail(self) -> None:
-        """The next attempt begins at the beginning."""
+        """Start the next attempt at the first stage."""
         self.history.retry(self.plan[0], FAILED)
         self.failures[self.at] += 1
         self.at = 0
@@ -75,20 +75,20 @@ def draw_task(rng: np.random.Generator) -> PlannedTask:
 
 
 def staged_task(rng: np.random.Generator) -> PlannedTask:
-    """The two-stage task of the simulated arm, in any words."""
+    """Return the two-stage task of the simulated arm in random wording."""
     stages = tuple(str(rng.choice(TASKS[name].instructions)) for name in STAGED_TASKS[VISIT_THEN_PUSH].stages)
     return PlannedTask(str(rng.choice(JOINTS)).format(*stages), stages)
 
 
 def draw_lesson(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
-    """(prompt, plan)"""
+    """Return (prompt, plan)."""
     task = draw_task(rng)
     course, told = _course(task.stages, rng)
     return _prompt(task, str(rng.choice(PLAN_PROMPTS)), course, told, rng), course.plan
 
 
 def draw_monitor_prompt(task: PlannedTask, stage: int, rng: np.random.Generator) -> str:
-    """Of a robot that works on this stage."""
+    """Return the monitor's prompt for a robot that works on this stage."""
     while True:
         course, _ = _course(task.stages, rng)
         if course.at == stage:
@@ -96,8 +96,8 @@ def draw_monitor_prompt(task: PlannedTask, stage: int, rng: np.random.Generator)
 
 
 def _course(stages: tuple[str, ...], rng: np.random.Generator) -> tuple[_Course, str]:
-    """Somewhere on the way, and the subgoal that the robot works on there: nothing before the first plan of an attempt, and the old
-    one just after an objection."""
+    """Return a random point of a task, and the subgoal that the robot works on there: empty before the first plan of an attempt,
+    and the old one just after an objection."""
     course, told = _Course(stages), ""
     for _ in range(int(rng.integers(0, MAX_EVENTS + 1))):
         told = course.plan[0]

@@ -1,4 +1,4 @@
-"""The loop that every embedded network is trained by: AdamW with a cosine's rate, and the running mean of the weights."""
+"""Training loop of every embedded network: AdamW with a cosine schedule, and the running mean of the weights."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ class TrainingConfig:
     image_dropout: float = 0.6
     """Share of examples whose images are hidden, so that the state stays in use."""
     frozen_eyes: bool = False
-    """What images become stays as it was at the start: half the work, most of which is convolutions."""
+    """Whether image features stay as they are at the start: half the work, which is mostly convolutions."""
     max_gradient: float = 1.0
-    """Norm of all gradients together; inf: whatever they are."""
+    """Limit of the norm of all gradients together; inf: no limit."""
     compiled: bool = False
-    """By `torch.compile`: a third faster, once a compiler has been found."""
+    """Use of `torch.compile`: a third faster, where a compiler is installed."""
     seed: int = 0
     log_every: int = 100
 
 
 class Keeper(Protocol):
-    """Of a training that can be interrupted: where what it needs to go on is kept."""
+    """Checkpoints of a training that can be interrupted."""
 
     @property
     def every(self) -> int:
-        """Steps"""
+        """Return the steps between two checkpoints."""
 
     @property
     def step(self) -> int:
-        """Where it goes on; 0: it begins."""
+        """Return the step to resume at; 0: a new training."""
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Into each, as `load_state_dict` does."""
+        """Restore each part, as `load_state_dict` does."""
 
     def keep(self, step: int, parts: Mapping[str, Any]) -> None: ...
 
@@ -63,9 +63,9 @@ def optimized(
     judged: Callable[[], LogRow] = dict,
     keeper: Keeper | None = None,
 ) -> Network:
-    """`average`, a copy of the network, as the running mean of its weights.
+    """Return `average`, a copy of the network, as the running mean of its weights.
 
-    figures: of a new batch, the "loss" among them; reported are their means. judged: what else a report says, of `average`.
+    figures: of a new batch, including "loss"; their means are reported. judged: additional values of a report, of `average`.
     """
     optimizer, rate = _optimizer(network, training)
     parts = {"network": network, "average": average, "optimizer": optimizer, "rate": rate}

@@ -1,4 +1,4 @@
-"""Training of the embedded planner on pairs of a prompt and the plan that it asks for."""
+"""Training of the embedded planner on pairs of a prompt and its plan."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerConfig
 class Lesson(NamedTuple):
     prompt: str
     plan: tuple[str, ...]
-    """Of the configuration's subgoals."""
+    """Subgoals of the configuration."""
 
 
 def train_planner(
     config: PlannerConfig, lessons: Sequence[Lesson], held_out: Sequence[Lesson], training: TrainingConfig, report: Report
 ) -> PlannerNetwork:
-    """Cross-entropy on every subgoal of a plan and on its end; reports the share of held-out plans that are right to the last."""
+    """Train with cross-entropy on every subgoal of a plan and its end; report the share of fully right held-out plans."""
     torch.manual_seed(training.seed)
     rng = np.random.default_rng(training.seed)
     network = PlannerNetwork(config)
@@ -46,7 +46,7 @@ def plan_accuracy(network: PlannerNetwork, lessons: Sequence[Lesson]) -> float:
 
 
 def _tensors(config: PlannerConfig, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
-    """Words [N, max_words] and choices [N, max_subgoals]."""
+    """Return words [N, max_words] and choices [N, max_subgoals]."""
     index = {word: i for i, word in enumerate(config.vocabulary)}
     choices = {subgoal: i + 1 for i, subgoal in enumerate(config.subgoals)}
     plans = np.full((len(lessons), config.max_subgoals), END, np.int64)

@@ -1,4 +1,4 @@
-"""The action models: a flow policy from nothing, and those that go on from what it has learned."""
+"""Training of the action models: a flow policy from random weights, and those that start from its weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ros2_rfm_serving.worlds.metaworld import (
 from ros2_rfm_serving.worlds.registry import teaching_world
 
 IMAGE_POLICIES = {"regression": "metaworld_images", "flow": "metaworld_images_flow"}
-"""By the head that acts."""
+"""Bundle name by action head."""
 POLICY, STAGED_POLICY = "metaworld_flow", "metaworld_staged_flow"
 DIFFUSION, AUTOREGRESSIVE = "metaworld_diffusion", "metaworld_autoregressive"
 
@@ -56,9 +56,9 @@ def flow(workshop: Workshop, steps: int, *, compiled: bool) -> None:
 
 
 def images(workshop: Workshop, steps: int, *, head: str, compiled: bool, resume: bool) -> None:
-    """Many tasks from images, the hand's position and the gripper's opening; where things are it learns to say, and is not told.
-
-    A flow head sets out from the shipped policy that regresses: its eyes stay as they are, and all behind them learns on.
+    """Train many tasks from images, the hand's position and the gripper's opening; the positions of objects are predicted, not
+    given.
+    A flow head starts from the shipped regression policy: its image layers stay as they are, and all others are trained.
     """
     name, texts = IMAGE_POLICIES[head], [task.instructions for task in SEEN_TASKS.values()]
     start = shipped_network(IMAGE_POLICIES["regression"], FlowPolicyNetwork) if head == "flow" else None
@@ -92,7 +92,7 @@ def _seeing(texts: Sequence[Sequence[str]]) -> FlowPolicyConfig:
         max_inference_delay_steps=0,
         predicts=Predicts.CHUNK.value,
         num_steps=1,
-        noise_scale=0.0,  # the experts are functions of what is seen: nothing to choose between
+        noise_scale=0.0,  # the experts are functions of the visible state: there is nothing to choose between
         head_blocks=2,
         state_tokens=4,
         map_channels=32,
@@ -101,20 +101,20 @@ def _seeing(texts: Sequence[Sequence[str]]) -> FlowPolicyConfig:
 
 
 def _flowing(config: FlowPolicyConfig) -> FlowPolicyConfig:
-    """The same senses; from the mean of the noise, for the same reason."""
+    """Return the configuration of a flow head with the same inputs; it samples from the mean of the noise, for the same reason."""
     velocity = Predicts.VELOCITY.value
     return replace(config, chunk_length=24, max_inference_delay_steps=8, predicts=velocity, num_steps=5)
 
 
 def staged(workshop: Workshop, steps: int) -> None:
-    """The shipped policy goes on learning, from the stages of the two-stage task."""
+    """Continue the training of the shipped policy on the stages of the two-stage task."""
     start = shipped_network(POLICY, FlowPolicyNetwork)
     data = workshop.staged_demonstrations()
     _learn(workshop.log(STAGED_POLICY, steps), start.config, data, going_on(start.config, steps, workshop.seed), start)
 
 
 def diffusion(workshop: Workshop, steps: int, *, compiled: bool) -> None:
-    """The shipped policy's network learns to say the actions behind noise of any level, for DDIM from full noise."""
+    """Train the shipped policy's network to predict the actions behind noise of any level, for DDIM from full noise."""
     start = shipped_network(POLICY, FlowPolicyNetwork)
     config = replace(
         start.config,
@@ -129,7 +129,7 @@ def diffusion(workshop: Workshop, steps: int, *, compiled: bool) -> None:
 
 
 def autoregressive(workshop: Workshop, steps: int) -> None:
-    """What the shipped policy makes of its senses, and a decoder over binned actions, learn together."""
+    """Train the shipped policy's input layers together with a decoder over binned actions."""
     start = shipped_network(POLICY, FlowPolicyNetwork)
     training = TrainingConfig(steps=steps, seed=workshop.seed, batch_size=64, image_dropout=0.85)
     log, config = workshop.log(AUTOREGRESSIVE, steps), TokenPolicyConfig.of_senses(start.config)
@@ -137,7 +137,7 @@ def autoregressive(workshop: Workshop, steps: int) -> None:
 
 
 def simulated(workshop: Workshop, simulator: str, task: str, steps: int, *, compiled: bool) -> None:
-    """A small policy from nothing, of any world that has an expert. Raises: `ConfigurationError`."""
+    """Train a small policy from random weights, for any world that has an expert. Raises: `ConfigurationError`."""
     arm = teaching_world(simulator, WorldSpec(task=task))
     try:
         data, config = workshop.demonstrations_of(arm, task), _small(arm)
@@ -164,7 +164,7 @@ def _small(arm: Teaching) -> FlowPolicyConfig:
 
 
 def recorded(out: Path, dataset: Path, start: Path | None, steps: int, seed: int) -> None:
-    """A policy goes on learning, from what robots lived through. Raises: `ConfigurationError` when the two do not fit."""
+    """Continue the training of a policy on recordings of robots. Raises: `ConfigurationError` when the two do not fit."""
     with needing("lerobot", "rfm train --dataset"):
         from lab.training.recorded import demonstrations, differences, fitted, opened
     folder = start or shipped("models", POLICY)
@@ -194,7 +194,7 @@ def _learn(
 
 
 def going_on(config: FlowPolicyConfig, steps: int, seed: int) -> TrainingConfig:
-    """Of a policy that knows something already."""
+    """Return the configuration for a policy that is already trained."""
     return TrainingConfig(
         steps=steps,
         seed=seed,
@@ -202,6 +202,6 @@ def going_on(config: FlowPolicyConfig, steps: int, seed: int) -> TrainingConfig:
         learning_rate=5e-4,
         warm_up_steps=min(100, steps),
         prefix_share=0.7 if config.max_inference_delay_steps else 0.0,
-        image_dropout=0.0 if config.map_channels else 0.75,  # one that is told no positions has nothing but images
+        image_dropout=0.0 if config.map_channels else 0.75,  # without given positions it has nothing but images
         log_every=min(100, steps),
     )

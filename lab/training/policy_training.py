@@ -26,11 +26,11 @@ def train_policy(
     start: FlowPolicyNetwork | None = None,
     keeper: Keeper | None = None,
 ) -> FlowPolicyNetwork:
-    """Flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Returns the averaged weights.
+    """Train with flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Return the averaged weights.
 
-    texts: instructions per task index; one is drawn for every example. start: it goes on from its weights and statistics, where
+    texts: instructions per task index; one is drawn for every example. start: network whose weights and statistics are used where
     they fit.
-    keeper: of a training that can be interrupted, which then draws other examples than one that was not.
+    keeper: checkpoints; a resumed training draws other examples than an uninterrupted one.
     """
     torch.manual_seed(training.seed)
     rng = np.random.default_rng([training.seed, keeper.step] if keeper and keeper.step else training.seed)
@@ -73,7 +73,7 @@ def _loss(network: FlowPolicyNetwork, batch: Batch, context: list[tuple[Tensor, 
 
 
 def _times(config: FlowPolicyConfig, size: int) -> Tensor:
-    """[size, 1] in (0, 1]; a diffusion's are those of its noise levels."""
+    """Return times [size, 1] in (0, 1]; for diffusion they are those of its noise levels."""
     if Predicts(config.predicts) is Predicts.CHUNK:
         return torch.ones(size, 1)
     if Predicts(config.predicts) is Predicts.VELOCITY:
@@ -82,7 +82,7 @@ def _times(config: FlowPolicyConfig, size: int) -> Tensor:
 
 
 def _noised(config: FlowPolicyConfig, clean: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions, [B, T, A], at `time`, [B, T], and what the network is to say about them."""
+    """Return actions [B, T, A] at `time` [B, T], and the target of the network."""
     predicts = Predicts(config.predicts)
     if predicts is Predicts.CHUNK:
         return torch.zeros_like(clean), clean

@@ -1,7 +1,7 @@
-"""What robots lived through (`rfm export`), as demonstrations for `rfm train`.
+"""Recordings of robots (`rfm export`) as demonstrations for `rfm train`.
 
-An action is an example of what to do only where a policy chose it: where the fallback ladder spoke, or nothing was commanded
-for a while, the episode is cut in two, so that no chunk is learnt across it.
+An action is an example only where a policy chose it: where the fallback ladder was active, or no command was given for a while, the
+episode is cut in two, so that no chunk is learnt across the gap.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 CAMERA = "observation.images."
 NEEDED = ("observation.state", "action")
 PERIODS_APART = 2.5
-"""Commands that are further apart do not belong to one motion."""
+"""Gap in control periods from which on commands do not belong to one motion."""
 
 
 class Recorded(NamedTuple):
     demonstrations: Demonstrations
-    """`task` counts `texts`."""
+    """Demonstrations whose `task` is an index into `texts`."""
     texts: tuple[str, ...]
     """Instructions."""
 
 
 def opened(folder: Path) -> LeRobotDataset:
-    """Raises: `ConfigurationError` for what is no data set."""
+    """Open a data set. Raises: `ConfigurationError` for a folder without a valid one."""
     if not (folder / "meta" / "info.json").is_file():
         fix = "name a folder that `rfm export --lerobot` wrote"
         raise ConfigurationError("no LeRobotDataset: meta/info.json is missing", file=str(folder), fix=fix)
     try:
         data = LeRobotDataset(folder.name, root=folder)
-    except Exception as error:  # LeRobot's own errors are of any kind
+    except Exception as error:  # LeRobot's own errors are of any type
         raise ConfigurationError(f"LeRobot cannot read it: {error}", file=str(folder), fix="export it again") from error
     missing = [name for name in NEEDED if name not in data.meta.features]
     if missing or not any(name.startswith(CAMERA) for name in data.meta.features):
@@ -57,8 +57,7 @@ def opened(folder: Path) -> LeRobotDataset:
 
 
 def fitted(config: FlowPolicyConfig, features: Mapping[str, Any]) -> FlowPolicyConfig:
-    """The policy for robots whose state ends before the last of its columns: of those that are not there it reads none, and what it
-    is told of them in training it is told no more."""
+    """Return the configuration for robots with fewer state columns: the missing ones are neither read nor predicted."""
     size = features["observation.state"]["shape"][0]
     if size >= config.state_size or not _reads(config) < size:
         return config
@@ -66,12 +65,12 @@ def fitted(config: FlowPolicyConfig, features: Mapping[str, Any]) -> FlowPolicyC
 
 
 def _reads(config: FlowPolicyConfig) -> int:
-    """The last column."""
+    """Return the last column that a policy reads."""
     return max((*config.state_columns, *(column for pair in config.relative_pairs for column in pair)), default=-1)
 
 
 def differences(features: Mapping[str, Any], config: FlowPolicyConfig) -> list[str]:
-    """Where a data set does not fit a policy; empty: it does."""
+    """Return texts on mismatches of a data set and a policy; empty: it fits."""
     names = names_of(features["action"]["names"])
     size = features["observation.state"]["shape"][0]
     found = []
@@ -91,7 +90,7 @@ def differences(features: Mapping[str, Any], config: FlowPolicyConfig) -> list[s
 
 
 def demonstrations(data: LeRobotDataset, cameras: tuple[str, ...]) -> Recorded:
-    """Raises: `ConfigurationError` when nothing can be learnt from it."""
+    """Return the demonstrations. Raises: `ConfigurationError` when no policy chose any action."""
     rows = _Rows(cameras, data.fps)
     for at in range(len(data)):
         rows.add(data[at])
@@ -108,7 +107,7 @@ class _Rows:
         self._cameras, self._gap_s = cameras, PERIODS_APART / rate_hz
         self._frames: list[npt.NDArray[np.uint8]] = []
         self._of: list[tuple[int, int]] = []
-        """Of each frame: task and episode."""
+        """(task, episode) of each frame."""
         self._episode, self._last, self._last_s = -1, (-1, False), 0.0
 
     def add(self, item: Mapping[str, Any]) -> None:
@@ -124,7 +123,7 @@ class _Rows:
         self._last, self._last_s = here, float(item.get("time_s", 0.0))
 
     def _look(self, item: Mapping[str, Any], task: int, *, new: bool) -> None:
-        """Several actions follow from one image."""
+        """Store the images of an item unless they are the same as before: several actions follow from one image."""
         images = np.stack(list(self._pictures(item)))
         if new or not np.array_equal(images, self._frames[-1]):
             self._frames.append(images)

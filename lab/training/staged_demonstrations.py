@@ -1,7 +1,7 @@
-"""Demonstrations of the two-stage task, for `rfm train staged-policy`: each stage from wherever the other may leave the arm.
+"""Demonstrations of the two-stage task, for `rfm train staged-policy`: each stage from any state that the other may end in.
 
 The demonstrations of single tasks begin where Meta-World does, high above the table. A stage begins low beside the goal, with the
-elbow sunk after a stop, or where a plan was changed half-way: there, a policy that was shown the former alone hardly moves.
+elbow sunk after a stop, or where a plan was changed half-way: there, a policy that is trained on the former alone hardly moves.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, TASKS, VISIT_THEN_PU
 GRIPPER = ACTION_NAMES.index("gripper")
 RECIPE = Recipe(episodes_per_task=150, max_noise=0.5)
 MAX_INTERRUPTED = 3
-"""Stages before the last one; each is worked on for some of `STAGE_STEPS`, done or not."""
+"""Largest number of stages before the last one; each lasts for some of `STAGE_STEPS`, done or not."""
 STAGE_STEPS = (10, 90)
 PLACED_SHARE = 0.3
-"""Of the episodes: the hand is led to some place first,"""
+"""Share of the episodes in which the hand is moved to some place first."""
 PLACE_M = ((-0.15, 0.15), (0.5, 0.9), (0.05, 0.3))
 STANDS_SHARE, STAND_STEPS = 0.1, (50, 400)
-"""or the arm stands for a while, and its elbow sinks."""
+"""Share of the episodes in which the arm stands for a while and its elbow sinks, and the steps of that."""
 
 
 def collect_staged(recipe: Recipe = RECIPE, progress: Callable[[int, int], None] = lambda done, total: None) -> Demonstrations:
-    """Some stages, interrupted, and the last one to its end; episodes in which that fails are left out."""
+    """Collect interrupted stages and the last one to its end; episodes in which the last one fails are left out."""
     arm, rng, rows = MetaworldArm(VISIT_THEN_PUSH), np.random.default_rng([recipe.seed, 78]), Rows(0)
     for episode in range(recipe.episodes_per_task):
         arm.reset(recipe.seed + episode)
@@ -55,7 +55,7 @@ def _begin_anywhere(arm: MetaworldArm, rng: np.random.Generator) -> None:
 
 
 def _show(arm: MetaworldArm, stage: str, max_steps: int, recipe: Recipe, rng: np.random.Generator, rows: Rows) -> bool:
-    """Whether the workpiece came to its goal, and was left there for a while."""
+    """Return whether the workpiece reached its goal and was left there for a while."""
     rows.task = list(TASKS).index(stage)
     expert, disturbance, after = stage_expert(stage), Disturbance(recipe, rng, arm), 0
     for step in range(max_steps):
@@ -69,7 +69,7 @@ def _show(arm: MetaworldArm, stage: str, max_steps: int, recipe: Recipe, rng: np
 
 
 def _answer(expert: Any, arm: MetaworldArm) -> npt.NDArray[np.float64]:
-    """The expert's, with the gripper open where it has nothing to hold: Meta-World's own opens it by a reset alone."""
+    """Return the expert's answer, with an empty gripper open: Meta-World's own expert opens it by a reset alone."""
     action = np.array(expert.get_action(arm.state.astype(np.float64)))
     action[GRIPPER] = action[GRIPPER] or -1.0
     return action

@@ -1,4 +1,4 @@
-"""Frames of the two-stage task with and without something in the way, for `rfm train safety` and `rfm train monitor`."""
+"""Frames of the two-stage task with and without an obstacle, for `rfm train safety` and `rfm train monitor`."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ FRAME_EVERY = 6  # steps
 STEPS_AFTER_STAGE = 12
 MAX_STEPS = 240
 STANDS_SHARE = 0.02
-"""Of the steps: before them, the arm stands."""
+"""Probability per step that the arm stands first."""
 LOST_SEED = 500_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageFrames:
-    """`f` frames, `c` cameras."""
+    """Frames with labels: `f` frames, `c` cameras."""
 
     images: Images
     """[f, c, size, size, 3]"""
     episode: npt.NDArray[np.int32]
-    """[f], so that a held-out split never shares one"""
+    """[f], so that a held-out split never shares an episode."""
     stage: npt.NDArray[np.int32]
-    """[f], index into `STAGES` of what was being worked on"""
+    """[f], index into `STAGES` of the current stage."""
     verdicts: npt.NDArray[np.int32]
-    """[f, 2] ONGOING, DONE or FAILED of each stage, whichever is being worked on"""
+    """[f, 2], ONGOING, DONE or FAILED of each stage, whichever is current."""
     obstacle: npt.NDArray[np.int32]
-    """[f], SAFE or UNSAFE: whether something was in the way"""
+    """[f], SAFE or UNSAFE: whether an obstacle is present."""
 
     def save(self, path: str) -> None:
         np.savez(path, **vars(self))
@@ -50,17 +50,17 @@ class StageFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedFrames:
-    """What a judge is trained on (`lab.training.demonstrated.Frames`)."""
+    """Training data of a judge (`lab.training.demonstrated.Frames`)."""
 
     images: Images
     verdict: npt.NDArray[np.int32]
     frame_task: npt.NDArray[np.int32]
-    """Which texts go with the frame."""
+    """Index of the texts of each frame."""
     frame_episode: npt.NDArray[np.int32]
 
 
 def for_safety(frames: StageFrames) -> JudgedFrames:
-    """Is something in the way? One text for all."""
+    """Return the frames labelled by the presence of an obstacle, with one text for all."""
     return JudgedFrames(
         images=frames.images,
         verdict=frames.obstacle,
@@ -70,7 +70,7 @@ def for_safety(frames: StageFrames) -> JudgedFrames:
 
 
 def for_monitor(frames: StageFrames) -> JudgedFrames:
-    """Is a stage done? Every frame is asked about each stage; text i is about stage i. Obstacles are left to safety."""
+    """Return the frames labelled by completion: each one once per stage, with text i on stage i. Obstacles are left to safety."""
     clear = frames.obstacle == SAFE
     images, episode, verdicts = frames.images[clear], frames.episode[clear], frames.verdicts[clear]
     return JudgedFrames(
@@ -82,7 +82,7 @@ def for_monitor(frames: StageFrames) -> JudgedFrames:
 
 
 def collect_stages(episodes: int, seed: int, progress: Callable[[int, int], None] = lambda done, total: None) -> StageFrames:
-    """Scripted experts, disturbed, of one stage after the other; half of the frames a second time, with an obstacle."""
+    """Run disturbed scripted experts of one stage after the other; half of the frames are repeated with an obstacle."""
     arm = MetaworldArm(VISIT_THEN_PUSH)
     rows = _Rows(arm, np.random.default_rng([seed, 77]))
     for episode in range(episodes):
@@ -127,7 +127,7 @@ class _Rows:
 
 
 def _run_stages(arm: MetaworldArm, rows: _Rows) -> None:
-    """Most episodes do the first stage first; in the others the workpiece is pushed at once."""
+    """Run the stages; most episodes start with the first one, in the others the workpiece is pushed at once."""
     noise = rows.rng.uniform(0.0, 0.6)
     first = 0 if rows.rng.random() < 0.8 else 1
     for stage in range(first, len(STAGES)):
@@ -145,14 +145,14 @@ def _run_stages(arm: MetaworldArm, rows: _Rows) -> None:
 
 
 def _stand(arm: MetaworldArm, rows: _Rows, stage: int) -> None:
-    """A while without a command, as after a stop or before a task: the arm's elbow sinks, which no short episode shows."""
+    """Let the arm stand without a command, as after a stop or before a task: its elbow sinks, which no short episode shows."""
     for _ in range(int(rows.rng.integers(50, 400))):
         arm.step(np.zeros(4))
     rows.frame(stage)
 
 
 def _lose_workpiece(arm: MetaworldArm, rows: _Rows) -> None:
-    """The workpiece lies where the arm's task cannot be finished any more."""
+    """Record frames with the workpiece out of reach, so that the task cannot be finished."""
     stage = int(rows.rng.integers(len(STAGES)))
     expert = stage_expert(STAGES[stage])
     for _ in range(int(rows.rng.integers(1, 60))):
@@ -165,7 +165,7 @@ def _lose_workpiece(arm: MetaworldArm, rows: _Rows) -> None:
 
 
 def stage_expert(stage: str) -> Any:
-    """A fresh instance of Meta-World's own scripted policy."""
+    """Return a fresh instance of Meta-World's own scripted policy."""
     from metaworld import policies
 
     return getattr(policies, TASKS[stage].expert)()

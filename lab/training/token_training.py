@@ -1,8 +1,8 @@
 """Training of the embedded autoregressive policy: cross-entropy on every token, given those before it.
 
-Given are not only the right ones. In frames that share one public context, the tokens before a token may be those of requests
-that began earlier (AURAS §4.2.2): so half of the examples are given a chunk that the expert would have begun some steps ago, and
-learn to take from the observation what those cannot know. Prefixes are always right, and without loss, as in `demonstrated.py`.
+The given tokens are not only right ones. In frames that share one public context, the tokens before a token may be those of
+requests that began earlier (AURAS §4.2.2): so half of the examples are given a chunk that the expert would have begun some steps
+ago, and learn to use the observation for the difference. Prefixes are always right, and without loss, as in `demonstrated.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ros2_rfm_serving.engines.embedded.context import ContextEncoder
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
 
 STALE_SHARE = 0.5
-"""Of the examples, given the tokens of an earlier chunk."""
+"""Share of the examples that are given the tokens of an earlier chunk."""
 SPREAD_BINS = 0.7
-"""Standard deviation of what counts as right around an action, in bins: the next one is nearly as good."""
+"""Standard deviation of the target around an action, in bins: the next bin is nearly as good."""
 
 
 def train_token_policy(
@@ -33,7 +33,7 @@ def train_token_policy(
     report: Report,
     start: ContextEncoder | None = None,
 ) -> TokenPolicyNetwork:
-    """Returns the averaged weights. start: a policy of another kind, whose eyes and ears this one sets out from."""
+    """Train the policy, and return the averaged weights. start: policy of another kind, for the initial input layers."""
     torch.manual_seed(training.seed)
     rng = np.random.default_rng(training.seed)
     network = TokenPolicyNetwork(config)
@@ -58,7 +58,7 @@ def _set_ranges(network: TokenPolicyNetwork, data: Dataset) -> None:
 
 
 def _given(batch: Batch, batches: PolicyBatches, rng: np.random.Generator) -> Tensor:
-    """[B, T, A], robot space: the actions that the tokens before a token stand for."""
+    """Return [B, T, A], robot space: the actions of the tokens before a token."""
     length = batch.action.shape[1]
     earlier = rng.integers(1, length + 1, len(batch.rows)) * (rng.random(len(batch.rows)) < STALE_SHARE)
     at = np.minimum((batch.rows - earlier)[:, None] + np.arange(length), batches.end[batch.rows][:, None])
@@ -69,7 +69,7 @@ def _given(batch: Batch, batches: PolicyBatches, rng: np.random.Generator) -> Te
 
 
 def _figures(network: TokenPolicyNetwork, batch: Batch, given: Tensor) -> dict[str, Tensor]:
-    """The loss, and the share of tokens whose likeliest bin is at most one away from the right one."""
+    """Return the loss, and the share of tokens whose likeliest bin is at most one away from the right one."""
     context = network.encode(batch.state, batch.images, batch.words, batch.keep_images)
     logits = network.prefill(network.nearest(given).flatten(1), context).view(*batch.action.shape, -1)
     place = network.place(batch.action)

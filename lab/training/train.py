@@ -1,4 +1,4 @@
-"""`rfm train`: what scripted experts show, then the embedded models, as bundles."""
+"""`rfm train`: demonstrations of scripted experts, then the embedded models as bundles."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def train(
 
 
 def _check(what: str, dataset: Path | None, simulator: str, task: str) -> None:
-    """Raises: `typer.BadParameter`."""
+    """Check the arguments. Raises: `typer.BadParameter`."""
     if what not in WHAT:
         raise typer.BadParameter(f"{what!r} is not one of {', '.join(WHAT)}")
     if dataset is not None and what != "policy":

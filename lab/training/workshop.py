@@ -1,4 +1,4 @@
-"""Where the embedded models are made: the folder that gets them, and the demonstrations that are kept below it."""
+"""Training output folder: it receives the embedded models, and their demonstrations are kept below it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from ros2_rfm_serving.worlds.metaworld import TASKS
 
 console = Console()
 TEXTS = [task.instructions for task in TASKS.values()]
-"""Of each task, its instructions."""
+"""Instructions per task."""
 USUAL = Recipe()
 Network = TypeVar("Network")
 
 
 class TrainingLog:
-    """Training figures to the screen and to `training_log.csv`."""
+    """Log of training figures, on the screen and in `training_log.csv`."""
 
     def __init__(self, folder: Path, steps: int, begun: int = 0) -> None:
-        """begun: steps that a training has behind it which goes on here, and whose log does."""
+        """begun: steps that a resumed training has done; its log is continued."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.steps, self.begun, self.start_s = folder, steps, begun, time.monotonic()
         self._file = (folder / "training_log.csv").open("a" if begun else "w", newline="")
@@ -53,7 +53,7 @@ class TrainingLog:
         console.print(f"{self.folder.name}: step {row['step']:.0f}/{self.steps}  {figures}  {left_s / 60:.1f} min left")
 
     def keep(self, network: bundle.Network) -> None:
-        """Writes the bundle; says how long it took."""
+        """Write the bundle, and print the time that the training took."""
         content_hash = bundle.save(self.folder, network)
         self._file.close()
         minutes = (time.monotonic() - self.start_s) / 60
@@ -62,7 +62,7 @@ class TrainingLog:
 
 @dataclass(frozen=True)
 class Workshop:
-    """Demonstrations are collected once per task, number and seed, then read from disk."""
+    """Training output folder with its demonstrations, which are collected once per task, number and seed, then read from disk."""
 
     out: Path
     seed: int
@@ -72,13 +72,13 @@ class Workshop:
     staged_episodes: int
     """Demonstrations of the two-stage task."""
     stage_episodes: int
-    """Episodes of the two-stage task, for those that look at its stages."""
+    """Episodes of the two-stage task for judges of its stages."""
 
     def log(self, name: str, steps: int) -> TrainingLog:
         return TrainingLog(self.out / name, steps)
 
     def demonstrations(self, tasks: Sequence[str] = tuple(TASKS), recipe: Recipe = USUAL) -> Demonstrations:
-        """recipe: but for their number and seed, which are the workshop's."""
+        """Return the demonstrations of these tasks. recipe: its number and seed are replaced by those of the folder."""
         recipe = replace(recipe, episodes_per_task=self.episodes, seed=self.seed)
         files = {task: self._file(f"{task}-{self.episodes}") for task in tasks}
         missing = [task for task, file in files.items() if not file.exists()]
@@ -89,7 +89,7 @@ class Workshop:
         return Demonstrations.join([Demonstrations.load(str(file)) for file in files.values()])
 
     def demonstrations_of(self, arm: Teaching, task: str) -> Demonstrations:
-        """Of a robot's expert."""
+        """Return demonstrations of a robot's expert."""
         file = self._file(f"{task}-{self.episodes}")
         if not file.exists():
             rows, recipe = Rows(0), Recipe(episodes_per_task=self.episodes, seed=self.seed)
@@ -119,7 +119,7 @@ class Workshop:
 
 
 def shipped_network(name: str, kind: type[Network]) -> Network:
-    """Of the bundle that comes with the package."""
+    """Return the network of a bundle that the package contains."""
     network, _ = bundle.load(shipped("models", name))
     assert isinstance(network, kind)
     return network
@@ -131,7 +131,7 @@ def _collect(task: str, recipe: Recipe, among: Sequence[str], file: Path) -> str
 
 
 def _save(data: Demonstrations | StageFrames, file: Path) -> None:
-    """Whole or not at all."""
+    """Write the file atomically."""
     partial = file.with_suffix(".partial.npz")
     data.save(str(partial))
     partial.replace(file)

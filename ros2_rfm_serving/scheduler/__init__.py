@@ -1,4 +1,4 @@
-"""Factory and profiles in, schedule out."""
+"""Planner of the factory: it turns a factory descriptor and latency profiles into a schedule."""
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import answered, fleet_of, plan, rebuilt, start_fleet

@@ -1,9 +1,9 @@
-"""Changes while the factory runs (ROSA §3.4.4): admission and release that keep the placement, and when to start afresh.
+"""Changes of a running factory (ROSA §3.4.4): admission, release, and the choice between adapting and replanning.
 
-The first path keeps every server's model, and every robot's server: a new robot goes to the servers that keep every promise with
-it, and its own routes are added (see `admission`); where that is not enough, rates and batch sizes change (see `adjustment`). The
-second path plans the whole factory anew; it is worth its price only if the gain, until the next change, exceeds the actions lost
-while models move.
+The first path keeps the model of every server and the server of every robot. A new robot is assigned to servers that keep every
+promise with it, and only its own routes are added (see `admission`); where that is not enough, rates and batch sizes change (see
+`adjustment`). The second path plans the whole factory anew. It is worth its cost only if the gain until the next change exceeds the
+actions that are lost while models move.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from ros2_rfm_serving.scheduler.traffic import asked_by
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 SLOWER = (0.99, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.8)
-"""Of the load that a server has now, with which a newcomer's robots' own queue may keep every SLO."""
+"""Fractions of a server's present load that are tried when the queue of its robots has to keep every SLO with another robot."""
 
 
 class Fleet:
-    """The robots of a running factory and the schedule in force. Immutable: every change returns another, at a cost that does not
-    grow with what it leaves alone, beyond copying references."""
+    """Robots of a running factory with the active schedule. It is immutable: every change returns another fleet, at a cost that
+    does not grow with the unchanged part, beyond copying references.
+    """
 
     def __init__(self, problem: Problem, curves: Curves, schedule: Schedule, robots: Sequence[Robot]) -> None:
-        """problem: of the factory with any number of robots; only what a robot of each task demands is used."""
+        """problem: of the factory with any number of robots; only the demands of one robot per task are used."""
         self.schedule, self.robots = schedule, tuple(robots)
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
@@ -52,26 +53,25 @@ class Fleet:
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
         self._beyond = frozenset(name for name, host in self._hosts.items() if host.is_beyond(curves))
-        """Servers that the plan loads further than their curves say, by their robots' own queue."""
+        """Servers that the plan loads beyond their curves, because the queue of their robots keeps every SLO there."""
         self._pledged: tuple[Schedule, Pledge] | None = None
-        """By which schedule links carry what."""
+        """The link budget, with the schedule that it was computed for."""
         self._planned_hz = self._rates_hz()
         """Task -> action rate that the plan gives to its robots."""
         self.held: dict[str, Counter[Seat]] = {}
-        """Server -> robots with which it keeps every SLO by their own queue (`promises.py`), here and in what follows from this."""
+        """Server -> assignments with which its queue keeps every SLO (`promises.py`); derived fleets share it."""
         self.looked = 0
-        """At queues, for newcomers to this very fleet."""
+        """Number of queue evaluations for admissions to this fleet."""
         self.missing: set[str] = set()
-        """Servers that miss an SLO by that queue, of this very fleet."""
+        """Servers of this fleet whose queue misses an SLO."""
         self._no_room: dict[tuple[str, bool, int], str] = {}
-        """Task, whether others may make room, looks -> why another robot of it does not fit: as the next one of a whole fleet will
-        ask."""
+        """(task, adjusting, evaluations) -> why another robot of it does not fit; the next robot of the task needs the same."""
         self.intact: Fleet | None = None
-        """As it was when those servers lived that are lost now and that the last plan counts on; None: they all live."""
+        """The fleet before servers were lost that the last plan counts on. None: all of them live."""
         self.restored: frozenset[str] = frozenset()
-        """Servers that came back since the last plan, and have again whom they had then."""
+        """Servers that came back since the last plan and have their robots of then again."""
         self.looks: dict[str, int] = {}
-        """Robot -> looks at queues that its admission was given: with others it is another one."""
+        """Robot -> queue evaluations that its admission was given; a replay with another number may admit it otherwise."""
 
     def __copy__(self) -> Fleet:
         other = Fleet.__new__(Fleet)
@@ -79,12 +79,12 @@ class Fleet:
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: more may be remembered here while it is written."""
+        """Return the state for another process; the caches may grow here while it is written, so they are copied or left out."""
         return {**self.__dict__, "held": dict(self.held), "missing": set(), "_no_room": {}, "_pledged": None, "intact": None}
 
     @property
     def hosts(self) -> Mapping[str, Host]:
-        """Server -> what it carries."""
+        """Return server -> load."""
         return self._hosts
 
     @property
@@ -97,7 +97,7 @@ class Fleet:
 
     @property
     def pledge(self) -> Pledge | None:
-        """What links carry by the schedule in force; None: there are none."""
+        """Return the link budget of the active schedule; None: the factory declares no links."""
         if self._problem.links is None:
             return None
         if self._pledged is None or self._pledged[0] is not self.schedule:
@@ -109,16 +109,17 @@ class Fleet:
         return self._pledged[1]
 
     def admit(self, robot: Robot, *, adjusting: bool = True, looks: int = LOOKS) -> Fleet:
-        """Adds a robot to the servers as they are; nobody moves. Raises: `ScheduleError`, as `room`."""
+        """Return the fleet with another robot on the servers as they are; no robot moves. Raises: `ScheduleError`, as `room`."""
         return self.taking(robot, self.room(robot, adjusting=adjusting, looks=looks))
 
     def room(self, robot: Robot, *, adjusting: bool = True, looks: int = LOOKS) -> Room:
-        """For another robot. No other route changes where it fits beside them, others' rates and batch sizes do (if `adjusting`)
-        where it fits so alone (see `adjustment`).
+        """Return a feasible assignment for another robot.
 
-        looks: at robots' own queues, at the most.
+        No other route changes where the robot fits beside the others. Where it does not, and if `adjusting`, the rates and
+        batch sizes of others change (see `adjustment`).
+        looks: highest number of queue evaluations.
 
-        Raises: `ScheduleError` naming what would not be kept, and the rate that it could have.
+        Raises: `ScheduleError` that names the promise that would be broken and the rate that the robot could have.
         """
         if (task := self._classes.get(robot.task)) is None:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
@@ -134,20 +135,20 @@ class Fleet:
         raise ScheduleError(self._no_room[asked])
 
     def has_no_room(self, task: str, *, adjusting: bool, looks: int) -> bool:
-        """It is known already, as the next one of a whole fleet will ask."""
+        """Return whether it is known that another robot of the task does not fit; all robots of a fleet need the same."""
         return (task, adjusting, looks) in self._no_room
 
     def note_no_room(self, task: str, why: str, *, adjusting: bool, looks: int) -> None:
         self._no_room[task, adjusting, looks] = why
 
     def taking(self, robot: Robot, room: Room) -> Fleet:
-        """With a robot, where there was found to be room for it in this very fleet."""
+        """Return the fleet with the robot, by an assignment that was found for this very fleet."""
         changed = self._with(robot, room)
         changed.looks = {**{name: given for name, given in self.looks.items() if name in self._task_of}, robot.name: room.looks}
         return changed._remembering(room.strained)
 
     def release(self, name: str) -> Fleet:
-        """Takes a robot out; no other robot's route changes. Raises: `ScheduleError` for a robot that is not here."""
+        """Return the fleet without a robot; no other route changes. Raises: `ScheduleError` for an unknown robot."""
         if name not in self._task_of:
             raise ScheduleError(f"robot {name!r} is not in the factory")
         kept = tuple(robot for robot in self.robots if robot.name != name)
@@ -158,12 +159,12 @@ class Fleet:
         rate_hz = sum(route.predicted_rate_hz for route in gone if route.component == SYSTEM1)
         return changed._published(tuple(route for route in self.schedule.routes if route.robot != name), -rate_hz)
 
-    def again(self) -> Fleet:  # the same under the next epoch
+    def again(self) -> Fleet:  # the same fleet under the next epoch
         return self._copy(self.robots, self._task_of)._published(self.schedule.routes, 0.0)
 
     @property
     def tasks(self) -> Mapping[str, str]:
-        """Robot -> task."""
+        """Return robot -> task."""
         return self._task_of
 
     def task_of(self, name: str) -> str | None:  # None: it is not in the fleet
@@ -171,65 +172,65 @@ class Fleet:
 
     @property
     def owed_hz(self) -> Mapping[str, float]:
-        """Task -> action rate that the last plan gave to its robots."""
+        """Return task -> action rate that the last plan gave to its robots."""
         return self._planned_hz
 
     def owing(self, rates_hz: Mapping[str, float]) -> Fleet:
-        """What another fleet's plan gave to each class is owed to it here too."""
+        """Return the fleet with the action rates that another plan owes to each class."""
         changed = copy(self)
         changed._planned_hz, changed._no_room = dict(rates_hz), {}
         return changed
 
     @property
     def standbys(self) -> dict[str, str]:
-        """Server -> who stands by for it, also where nobody is served now."""
+        """Return server -> its standby, also for servers without robots."""
         return {name: host.standby for name, host in self._hosts.items() if host.standby}
 
     def under(self, schedule: Schedule, robots: Sequence[Robot], standbys: Mapping[str, str]) -> Fleet:
-        """Of the same factory, as whoever reads all this would have it."""
+        """Return the fleet of the same factory under another schedule, as it is rebuilt from records."""
         changed = Fleet(self._problem.shared_by(robot.task for robot in robots), self._curves, schedule, robots)
         for server, standby in standbys.items():
             changed._hosts[server].standby = standby
         return changed
 
     def anew(self) -> Fleet:
-        """The same, without a trace of how it came about; but what was looked at is known."""
+        """Return the fleet without the history of its changes; the results of queue evaluations are kept."""
         changed = self.under(self.schedule, self.robots, self.standbys).owing(self.owed_hz)
         changed.held = dict(self.held)
         return changed
 
     def without_servers(self) -> Fleet:
-        """The same without any server that lives: nobody is admitted."""
+        """Return the fleet with every server lost, so that no robot is admitted."""
         changed = copy(self)
         changed._hosts = {name: host.dead() for name, host in self._hosts.items()}
         changed._no_room = {}
         return changed
 
     def newcomer(self, name: str, task: str) -> Robot:
-        """As it would be called."""
+        """Return a robot with the index that it would have if it were admitted."""
         return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
 
     @property
     def beyond_hz(self) -> dict[str, float]:
-        """Server -> its load, where its robots are known to keep every SLO by their own queue, and would not by the curve."""
+        """Return server -> load in requests/s, where its queue is known to keep every SLO and its curve allows less."""
         known = {name: self._hosts[name] for name in self._beyond if self.held.get(name) and name not in self.missing}
         return {name: host.load_hz for name, host in known.items() if host.load_hz > host.capacity_hz(host.slos, self._curves)}
 
     def queues(self) -> Queues:
-        """Of the schedule in force."""
+        """Return the queues of the active schedule."""
         return Queues(self._problem, self._curves, self._hosts, self.schedule.routes, self._task_of)
 
     def seated(self, servers: Collection[str]) -> dict[str, Counter[Seat]]:
-        """Server -> who asks it, and how often at the most."""
+        """Return server -> the robots that it serves, with their highest rates."""
         return seated(self.schedule.routes, self._task_of, self._hosts, servers)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """Servers with robots whose loss no standby makes good."""
+        """Return the servers with robots that no standby covers."""
         return tuple(name for name, host in self._hosts.items() if host.sessions and not host.standby)
 
     def actions_hz(self, schedule: Schedule | None = None, *, among: Collection[str] | None = None) -> float:
-        """Weighted action throughput that the schedule in force, or another one, expects; of these robots alone."""
+        """Return the weighted action throughput that a schedule (None: the active one) expects. among: robots that count."""
         return sum(
             self._classes[self._task_of[route.robot]].value * route.predicted_rate_hz
             for route in (schedule or self.schedule).routes
@@ -237,7 +238,7 @@ class Fleet:
         )
 
     def objective_hz(self, rates_hz: Mapping[str, float]) -> float:
-        """What plans are compared by (`utility.py`), if its robots act so often; those without a rate do nothing."""
+        """Return the objective of plans (`utility.py`) for action rates per robot; robots without a rate count as 0."""
         tasks = {name: self._classes[task] for name, task in self._task_of.items()}
         weights = [task.value * task.max_rate_hz for task in tasks.values()]
         shares = [rates_hz.get(name, 0.0) / task.max_rate_hz for name, task in tasks.items()]
@@ -246,7 +247,7 @@ class Fleet:
     # --- parts ---
 
     def _room_beside(self, task: TaskClass, looks: int) -> Room:
-        """Beside the others. Raises: `ScheduleError`."""
+        """Return an assignment beside the others, whose rates do not change. Raises: `ScheduleError`."""
         planned_hz, queues = self._planned_hz.get(task.name, 0.0), self.queues()
         beyond = [server for server in self._beyond if queues.judges(server)]
         admission = Admission(task, self._problem.classes, self._hosts, self._curves, planned_hz, self.pledge, beyond)
@@ -258,7 +259,7 @@ class Fleet:
         return Room(seats=seats, cap_hz=cap_hz, rate_hz=rate_hz, looks=looks, strained=frozenset(seats.values()))
 
     def _room_made(self, robot: Robot, task: TaskClass, adjusting: bool, looks: int) -> Room:
-        """By others, whose rates and batch sizes are other ones then. Raises: `ScheduleError`."""
+        """Return an assignment that changes the rates and batch sizes of others. Raises: `ScheduleError`."""
         if not adjusting:
             raise ScheduleError("and nobody makes room before the next plan")
         if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
@@ -276,8 +277,9 @@ class Fleet:
         return slower if slower and self._worth(slower) > self._worth(by_curves) else by_curves
 
     def _slower_room(self, robot: Robot, task: TaskClass, looks: int) -> Room | None:
-        """Where rows go on one step at a time: each server with less than it has now, as little less as its robots' own queue keeps
-        every SLO with. Their curve is of other robots, and says too much or too little."""
+        """Return an assignment where batches advance step by step and each server carries less than now, by the smallest reduction
+        with which the queue of its robots keeps every SLO. Their curve was measured with other robots and is too high or too low.
+        """
         queues, steps = self.queues(), self._curves.stepped_law
         stepped = {name: host for name, host in self._hosts.items() if host.sessions and steps(host.config) and queues.judges(name)}
         now_hz = {name: host.load_hz for name, host in stepped.items()}
@@ -288,7 +290,7 @@ class Fleet:
         return None
 
     def _worth(self, room: Room) -> float:
-        """Of those that there are."""
+        """Return the objective of the present robots with the rates of an assignment."""
         return self.objective_hz({name: room.rates_hz.get(task, 0.0) for name, task in self._task_of.items()})
 
     def _adjusted_room(
@@ -299,7 +301,7 @@ class Fleet:
         beyond_hz: Mapping[str, float],
         within_hz: Mapping[str, float] = MappingProxyType({}),
     ) -> Room:
-        """beyond_hz, within_hz: as in `Limits`. Raises: `ScheduleError`."""
+        """Return the best assignment by `Adjustment`. beyond_hz, within_hz: as in `Limits`. Raises: `ScheduleError`."""
         curves, now_hz = self._curves, self._rates_hz()
         known = self.pledge, beyond_hz, within_hz, self._problem.aim
         adjustment = Adjustment(task, self._problem.classes, self._hosts, curves, self._planned_hz, now_hz, *known)
@@ -318,7 +320,7 @@ class Fleet:
         return replace(room, strained=changed._looked_at(strained, looks))
 
     def _with(self, robot: Robot, room: Room) -> Fleet:
-        """Where there is room for it."""
+        """Return the fleet with the robot at its assignment."""
         task = self._classes[robot.task]
         hosts = {d.index: self._hosts[room.seats[d.index]] for d in task.demands}
         mine = [route_of(robot, d, hosts[d.index], room.cap_hz, room.rate_hz) for d in task.demands]
@@ -334,7 +336,7 @@ class Fleet:
         return changed._published((*self.schedule.routes, *routes), room.rate_hz)
 
     def _adjusted(self, before: Fleet, mine: Sequence[Route], room: Room) -> Fleet:
-        """Others make room for these."""
+        """Change the rates and batch sizes of others, and add the new routes."""
         kept_hz = {} if before.pledge else before._rates_hz()  # what links were found to carry are rates, not higher caps
         routes = (*(before._at(route, room.rates_hz, kept_hz) for route in before.schedule.routes), *mine)
         placements = [batched(host.placement, room.batch_sizes) for host in before._hosts.values()]
@@ -345,13 +347,13 @@ class Fleet:
         return self._published(routes, gained_hz)
 
     def _remembering(self, servers: Iterable[str]) -> Fleet:
-        """That these keep every SLO by the queue of their robots, which was looked at."""
+        """Record that these servers keep every SLO by the queue of their robots, which was evaluated."""
         queues = self.queues()
         self.held.update(self.seated([server for server in servers if queues.judges(server)]))
         return self
 
     def _looked_at(self, servers: Iterable[str], looks: int) -> frozenset[str]:
-        """Those whose queues can be run; they keep every SLO. Raises: `ScheduleError`."""
+        """Return the servers whose queues can be simulated. Raises: `ScheduleError` if one of them misses an SLO."""
         queues = self.queues()
         judged = frozenset(server for server in servers if queues.judges(server))
         missed = judged - queues.kept(judged) if len(judged) <= looks else judged
@@ -364,7 +366,7 @@ class Fleet:
         return at_rate(route, self._demands[task, route.component], rates_hz[task], now_hz.get(task, math.inf))
 
     def _rates_hz(self) -> dict[str, float]:
-        """Task -> the highest action rate of its robots."""
+        """Return task -> the highest action rate of its robots."""
         rates_hz: dict[str, float] = {}
         for route in self.schedule.routes:
             task = self._task_of[route.robot]
@@ -377,13 +379,13 @@ class Fleet:
             self._hosts[route.server].add(route, self._demands[self._task_of[route.robot], route.component])
 
     def _copy(self, robots: tuple[Robot, ...], task_of: dict[str, str]) -> Fleet:
-        """With its own table of hosts; the hosts are shared until `_host` takes one to change it."""
+        """Copy the fleet with a server table of its own; the servers are shared until `_host` copies one to change it."""
         other = copy(self)
         other.robots, other._task_of, other._hosts, other._no_room = robots, task_of, dict(self._hosts), {}
         other.missing, other.looked = set(), 0
         other._problem = self._problem.shared_by(task_of.values())
         other._classes = {task.name: task for task in other._problem.classes}
-        if other._problem is not self._problem:  # others may owe more now
+        if other._problem is not self._problem:  # the floors of the other robots may be higher now
             other.held = {server: seats for server, seats in self.held.items() if not other._has_class_floors(seats)}
         return other
 
@@ -395,7 +397,7 @@ class Fleet:
         return self._hosts[server]
 
     def _published(self, routes: tuple[Route, ...], gained_hz: float) -> Fleet:
-        """The next epoch, with the same placement; servers admit as many sessions as before, or more if they must."""
+        """Set the next epoch with the same placement; servers admit as many sessions as before, or more where they must."""
         placements = tuple(host.fitting() for host in self._hosts.values())
         self.schedule = replace(
             self.schedule,

@@ -1,7 +1,7 @@
-"""Room for a newcomer where the servers as they run have none: others' rates fall, and batch sizes change (ROSA §3.4.4).
+"""Admission by adjustment: rates of other robots fall and batch sizes change where the servers as they are lack capacity.
 
-What is hosted where stays, and so does everybody's server. No class goes below what is owed to it: its floor, and a fair share of
-what the plan gave it. All robots of a class go at one rate then, as in a plan.
+(ROSA §3.4.4.) Placements and assignments stay. No class falls below the rate that it is owed: its floor, and a fair share of its
+planned rate. All robots of a class have one rate then, as in a plan.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ros2_rfm_serving.scheduler.problem import TaskClass
 @dataclass(frozen=True, kw_only=True)
 class Adjusted:
     seats: Mapping[int, str]
-    """Index of a demand of the newcomer -> its server."""
+    """Index of a demand of the new robot -> its server."""
     batch_sizes: Mapping[str, int]
-    """Of the servers that the newcomer is on."""
+    """Batch sizes of the servers that the new robot is assigned to."""
     rates_hz: Mapping[str, float]
     """Task -> action rate of each of its robots."""
 
 
 class Adjustment:
-    """Of one fleet, for a newcomer of one task."""
+    """Search for an adjustment of one fleet that admits a robot of one task."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Adjustment:
         within_hz: Mapping[str, float] = MappingProxyType({}),
         aim: str = utility.THROUGHPUT,
     ) -> None:
-        """planned_hz, now_hz: task -> action rate of its robots, of those that have any. pledge: of links. beyond_hz, within_hz: as
-        in `Limits`, of servers that batch as they do now. aim: what plans are compared by."""
+        """planned_hz, now_hz: task -> action rate of its robots, for tasks with robots. pledge: link budget. beyond_hz, within_hz:
+        as in `Limits`, for servers that keep their batch size. aim: objective that plans are compared by."""
         self._aim = aim
         self._pledge, self._beyond_hz, self._within_hz = pledge, beyond_hz, within_hz
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
@@ -67,7 +67,7 @@ class Adjustment:
         self._weights = np.array([one.value * count for one, count in zip(classes, counts, strict=True)])
 
     def best(self) -> Adjusted:
-        """The one with the highest objective. Raises: `ScheduleError`."""
+        """Return the adjustment with the highest objective. Raises: `ScheduleError` if there is no feasible one."""
         found: list[tuple[float, Adjusted]] = []
         for seats in self._seatings():
             hosts = self._with(seats)
@@ -88,7 +88,8 @@ class Adjustment:
         return float(utility.objective(self._aim, list(self._weights * tops_hz), list(rates_hz / tops_hz)))
 
     def _seatings(self) -> Iterator[Seats]:
-        """As the servers batch now; then as if all of one model batched in another way: the one that is taken will."""
+        """Yield assignments with the present batch sizes, then with another one for all servers of a model, of which only the
+        chosen server will use it."""
         owed = {name: self._at_owed(host) for name, host in self._hosts.items()}
         yield from self._seated(owed)
         for model in dict.fromkeys(demand.model for demand in self._task.coupled):
@@ -104,7 +105,7 @@ class Adjustment:
             return
 
     def _asked_at_owed(self) -> dict[str, dict[str, float]]:
-        """Server -> task -> requests/s."""
+        """Return server -> task -> requests/s at the owed rates."""
         asked: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for name, host in self._hosts.items():
             for index, count in host.demands.items():
@@ -124,7 +125,7 @@ class Adjustment:
         return host.batching(size) if known and host.takes_robots else host
 
     def _with(self, seats: Seats) -> dict[str, Host]:
-        """The servers with the newcomer."""
+        """Return the servers with the new robot."""
         hosts = dict(self._hosts)
         for index, seat in seats.items():
             name = seat.placement.server

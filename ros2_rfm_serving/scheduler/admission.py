@@ -1,10 +1,9 @@
-"""A newcomer on the servers as they are (ROSA §3.4.4): with it every promise in force holds, or the answer is no, with the reason.
+"""Admission of a robot on the servers as they are (ROSA §3.4.4): every promise holds with it, or it is refused with the reason.
 
-Promised are: every SLO, with all that the newcomer asks for together; that the standby of a server carries both loads; the floors
-of the classes that run; and to the newcomer its floor, and a fair share of what the plan gave to its class.
-
-Curves say at once who has most room; where robots' own queue can be run it is asked then, as it was when the plan was made: at all
-servers for whether they keep their SLOs with the newcomer, and alone where the plan goes further than the curve.
+Promises are: every SLO under the full load of the robot; the standby of a server carries both loads; the floors of the classes that
+run; and for the robot itself its floor and a fair share of the rate that the plan gave to its class.
+Curves rank the servers by free capacity at once. Where the queue of a server's robots can be simulated, it is evaluated next, as it
+was for the plan: on every server to check its SLOs with the robot, and as the only criterion where the plan exceeds the curve.
 """
 
 from __future__ import annotations
@@ -24,28 +23,27 @@ from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
 from ros2_rfm_serving.scheduler.queues import Kind, Queues
 
 FAIR_SHARE = 0.5
-"""Of the action rate that the plan gave to its class: who would get less has the factory planned anew."""
+"""Fraction of the class's planned action rate that an admitted robot gets at least; for less, the factory is planned anew."""
 STANDSTILL = 0.01
-"""Of the action rate without any latency: nobody is admitted to less, also where the plan gives its class nothing."""
+"""Fraction of the action rate without latency below which no robot is admitted, also where the plan gives its class nothing."""
 BISECTIONS = 40
 LOOKS, CLOSER = 6, 3
-"""At queues, 10 to 20 ms each, for one newcomer: whoever decides keeps everybody else waiting; and of them between two rates of
-which one is kept."""
+"""Queue evaluations per admission, 10 to 20 ms each while all requests wait; and those between a kept and a missed rate."""
 ROUNDING = 1e-9
 
 Seats = Mapping[int, Host]
 """Index of a demand -> its server."""
 Extra = Mapping[str, float]
-"""Server -> requests/s of the newcomer."""
+"""Server -> requests/s of the new robot."""
 
 
 def owed_hz(task: TaskClass, planned_hz: float) -> float:
-    """To each robot of a task, by its plan."""
+    """Return the action rate that each robot of a task is owed by its plan."""
     return max(task.floor_hz, FAIR_SHARE * planned_hz)
 
 
 class Admission:
-    """Of one robot of a task."""
+    """Admission of one robot of a task."""
 
     def __init__(
         self,
@@ -57,17 +55,18 @@ class Admission:
         pledge: Pledge | None = None,
         beyond: Collection[str] = (),
     ) -> None:
-        """planned_hz: action rate of its class in the plan; 0: nobody has it. pledge: of links; None: there are none.
-        beyond: servers on which robots go further than their curves say, by their own queue."""
+        """planned_hz: action rate of the class in the plan; 0: the plan has no robot of it. pledge: link budget; None: no links.
+        beyond: servers that are loaded beyond their curves, because the queue of their robots keeps every SLO.
+        """
         self._pledge, self._beyond = pledge, beyond
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
         self._demands = [demand for one in classes for demand in one.demands]
         self.looked = 0
-        """At queues, so far."""
+        """Queue evaluations so far."""
         self._covered: dict[str, list[Host]] = defaultdict(list)
-        """Server -> those that it stands by for."""
+        """Server -> servers that it is the standby of."""
         self._used: dict[int, list[Host]] = defaultdict(list)
-        """Index of a demand -> the servers of those that have it."""
+        """Index of a demand -> servers of the robots with that demand."""
         for host in hosts.values():
             if host.sessions:
                 self._covered[host.standby].append(host)
@@ -76,8 +75,9 @@ class Admission:
         self.least_hz = max(owed_hz(task, planned_hz), STANDSTILL * task.max_rate_hz)
 
     def best(self, queues: Queues, looks: int = LOOKS) -> tuple[dict[int, Host], float, float]:
-        """(seats, cap, prediction) with which queues keep every SLO too, after so many looks at them at the most; where the server
-        with most room does not, one with other robots may. Raises: `ScheduleError`."""
+        """Return (seats, cap, prediction) with which queues keep every SLO too, after at most `looks` queue evaluations. Where the
+        server with the most free capacity misses an SLO, one with other robots is tried. Raises: `ScheduleError`.
+        """
         refused: ScheduleError | None = None
         avoided: set[Hashable] = set()
         while refused is None or looks > 0:
@@ -103,7 +103,7 @@ class Admission:
         raise refused
 
     def seats(self, avoided: Collection[Hashable] = ()) -> dict[int, Host]:
-        """Its demands one after the other, each on the server that has most room beside those before. Raises: `ScheduleError`."""
+        """Assign each demand to the server with the most free capacity beside those before. Raises: `ScheduleError`."""
         seats: dict[int, Host] = {}
         for demand in sorted(self._task.demands, key=lambda d: d.goal_coupled):
             options = [h for h in self._hosts.values() if h.placement.model == demand.model and h.takes_robots]
@@ -127,7 +127,7 @@ class Admission:
         return seats
 
     def rates_hz(self, seats: Seats) -> tuple[float, float]:
-        """(cap, prediction): as far as every promise holds, and its closed loop then. Raises: `ScheduleError`."""
+        """Return (cap, prediction): highest rate with every promise kept, and closed-loop rate there. Raises: `ScheduleError`."""
         cap_hz = self._highest_hz(seats)
         rate_hz = self._reached_hz(seats, cap_hz)
         if rate_hz < self.least_hz * (1 - ROUNDING):
@@ -140,7 +140,7 @@ class Admission:
     # --- parts ---
 
     def _offered(self, queues: Queues, looks: int) -> str:
-        """What it could have, were less owed to it."""
+        """Return a text with the rate that the robot could have if less were owed to it."""
         lower = copy.copy(self)
         lower.least_hz = min(self.least_hz, STANDSTILL * self._task.max_rate_hz)
         try:
@@ -161,7 +161,7 @@ class Admission:
         return queues.judges(host.placement.server) and all(d.for_actions for d in self._here(seats, (host,)))
 
     def _kept_hz(self, seats: Seats, servers: Collection[str], most_hz: float, queues: Queues, looks: int) -> tuple[float, int]:
-        """(the highest rate that is found at which these servers' queues keep every SLO with it, looks)."""
+        """Return the highest rate found at which the queues of these servers keep every SLO, and the number of evaluations."""
         if not servers:
             return most_hz, 0
         components = {d.index: d.component for d in self._task.demands}
@@ -181,19 +181,19 @@ class Admission:
         return low_hz, looked
 
     def _reached_hz(self, seats: Seats, cap_hz: float) -> float:
-        """Its closed loop beside the others."""
+        """Return the closed-loop rate of the robot beside the others."""
         extra = self._extra_hz(seats, cap_hz)
         return min(cap_hz, self._task.closed_loop_hz({d.index: self._mean_s(seats[d.index], extra) for d in self._task.coupled}))
 
     def _worth(self, seats: Seats, host: Host) -> tuple[bool, float]:
-        """Of a server for its demand."""
+        """Return the rank of a server for its demand."""
         return self._is_carried(seats), self._room_hz(seats, host)
 
     def _is_carried(self, seats: Seats) -> bool:
         return self._link_hz(seats) >= self.least_hz * (1 - ROUNDING)
 
     def _link_hz(self, seats: Seats) -> float:
-        """Action rate that links have room for."""
+        """Return the action rate that links have capacity for."""
         if self._pledge is None:
             return math.inf
         fixed, each = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
@@ -209,7 +209,7 @@ class Admission:
         low_hz, high_hz = 0.0, min(self._task.max_rate_hz, max(self._link_hz(seats), 0.0))
         if self._holds(seats, high_hz):
             return high_hz
-        if not self._holds(seats, low_hz):  # what it asks for whatever its rate slows others below their floor
+        if not self._holds(seats, low_hz):  # its load at a fixed rate alone slows others below their floor
             return low_hz
         for _ in range(BISECTIONS):
             middle_hz = (low_hz + high_hz) / 2
@@ -222,7 +222,7 @@ class Admission:
         return rooms and all(self._keeps_floor(task, seats, extra) for task in self._classes if task.floor_hz)
 
     def _room_hz(self, seats: Seats, host: Host) -> float:
-        """What is left on a server and on those that stand by for it, once these demands have what is owed to them."""
+        """Return the free capacity of a server and its standbys in requests/s, beside these demands at their owed rates."""
         return min(self._rooms_hz(seats, self._extra_hz(seats, self.least_hz), host))
 
     def _rooms_hz(self, seats: Seats, extra: Extra, host: Host) -> Iterator[float]:
@@ -234,7 +234,7 @@ class Admission:
             yield self._left_hz(seats, extra, host, (host, other))
 
     def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
-        """On one server with the loads of all of these."""
+        """Return the capacity that is left on one server with all of these loads, in requests/s."""
         here = self._here(seats, loads)
         rows = sum(host.frame_rows(self._demands) for host in loads) + sum(d.rows for d in here)
         if not has_rows(on.config, rows, self._curves):
@@ -256,7 +256,7 @@ class Admission:
         return extra
 
     def _keeps_floor(self, task: TaskClass, seats: Seats, extra: Extra) -> bool:
-        """Of those that run: by the slowest server that any of them has."""
+        """Return whether the running robots of a task keep their floor, judged by the slowest server that any of them has."""
         used = {d.index: self._used[d.index] for d in task.coupled}
         if not any(h.placement.server in extra for hosts in used.values() for h in hosts):
             return True
@@ -268,5 +268,5 @@ class Admission:
 
 
 def _sort(host: Host) -> Hashable:
-    """Servers that are set up alike, with the same robots."""
+    """Return a key that is equal for servers with the same configuration and the same robots."""
     return host.config, host.load_hz, frozenset(host.demands.items())

@@ -1,4 +1,4 @@
-"""Orders for plans, answered: a plan of a running factory with its fleet, ready to be adapted, or room for who asks."""
+"""Execution of plan orders: a plan with its fleet, ready to be adapted, or assignments for the robots that ask for admission."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ros2_rfm_serving.scheduler.trial import Trial
 from ros2_rfm_serving.types import Schedule
 
 Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
-"""Those of the robots that the schedule serves, under it, as the factory is seen."""
+"""Function that returns the fleet of the robots that a schedule serves, for the factory as it is observed."""
 
 
 def start_fleet(
@@ -38,7 +38,7 @@ def start_fleet(
     effort: int = 1,
     trial: Trial | None = None,
 ) -> Fleet:
-    """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
+    """Plan a factory for these robots, ready to be adapted. Robots keep their servers of `previous` as far as possible.
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
@@ -56,18 +56,18 @@ def plan(
     explained: bool = True,
     trial: Trial | None = None,
 ) -> Planned:
-    """work, explained, trial: as in `plan_factory`. Raises: as `start_fleet`."""
+    """Plan the factory of an order. work, explained, trial: as in `plan_factory`. Raises: as `start_fleet`."""
     solution = _served(order, profile, catalogue, work, explained, trial)
     fleet = fleet_of(
         order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
     )
-    complete = solution.complete or work == 0.0  # twice nothing finds no more
+    complete = solution.complete or work == 0.0  # a repeated search without work finds no more
     doing = _doing(fleet, order.previous)
     return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort, doing)
 
 
 def _doing(fleet: Fleet, before: Schedule | None) -> Doing | None:
-    """None: the curves say it, or the schedule before is not of these robots, or of servers that are no more."""
+    """Return simulated throughputs before and after. None: curves suffice, or the old schedule has other robots or lost servers."""
     problem, curves = fleet.problem, fleet.curves
     if before is None or not any(task.overlapped for task in problem.classes):
         return None
@@ -91,7 +91,7 @@ def answered(
     explained: bool = True,
     trial: Trial | None = None,
 ) -> Planned | Rooms:
-    """As `plan`, unless there is room for some of the robots without one."""
+    """Return a plan as `plan` does, or assignments if some of the robots fit without a new plan."""
     why = ""
     if order.first:
         try:
@@ -140,7 +140,7 @@ def fleet_of(
     previous: Schedule | None = None,
     seen: Seen = AS_DECLARED,
 ) -> Fleet:
-    """These robots under a solution, ready to be adapted."""
+    """Return the fleet of these robots under a solution, ready to be adapted."""
     schedule = to_schedule(solution, robots, epoch=epoch, previous=previous)
     return rebuilt(factory, schedule, robots, profile, catalogue, seen, holds=solution.feasible)
 
@@ -155,8 +155,8 @@ def rebuilt(
     *,
     holds: bool = False,
 ) -> Fleet:
-    """These robots under a schedule that was planned for them. holds: every promise, as is known."""
-    present = robots or factory.robots  # of those who have all left it is known what the next one needs
+    """Return the fleet of these robots under a schedule that was planned for them. holds: every promise is known to hold."""
+    present = robots or factory.robots  # the descriptor's robots still define the demands of each task when all robots have left
     reserved = {placement.server for placement in schedule.placements if placement.standby}
     problem = problem_of(factory, Counter(robot.task for robot in present), profile, catalogue, seen, reserved=reserved)
     fleet = Fleet(problem, curves_of(problem, profile), schedule, robots)
@@ -166,7 +166,7 @@ def rebuilt(
 
 
 def refit_by(profile: Profile, catalogue: Catalogue | None) -> Refit:
-    """Of schedules to what was seen since they were planned."""
+    """Return a function that fits schedules to the observations since they were planned."""
 
     def refit(factory: Factory, schedule: Schedule, robots: Sequence[Robot], seen: Seen) -> Fleet:
         served = {route.robot for route in schedule.routes}

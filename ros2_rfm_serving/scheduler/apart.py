@@ -1,7 +1,7 @@
-"""A host that is unplugged takes a robot's server with it, and must not take the standby as well (ROSA §3.4.4).
+"""Anti-affinity: the standby of a server is on another host, so that one host failure does not take both (ROSA §3.4.4).
 
-Which of the equal servers is which is free: after a plan is made, servers change names until each that somebody could cover has one
-of those on another host. Whoever hosts a model already keeps its name.
+Equal servers are interchangeable. After a plan is made, servers exchange names until each one that can be covered has a standby on
+another host. A server that already hosts its model keeps its name.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution
 
 Able = Callable[[ServerSolution, ServerSolution], bool]
-"""Whether the first one carries the second one's robots as well, wherever they are."""
+"""Predicate: whether the first server carries the robots of the second as well, wherever both are."""
 Kept = Callable[[Sequence[str]], bool]
-"""Whether links carry what is on them with these names."""
+"""Predicate: whether links carry their traffic with these server names."""
 
 
 def spread(
     servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able, kept: Kept = lambda _: True
 ) -> list[ServerSolution]:
-    """idle: names that nobody has -> GPU type."""
+    """Return the servers with names that cover as many as possible from another host. idle: unused server name -> GPU type."""
     if not problem.hosts:
         return list(servers)
     seats = _Seats(servers, idle, problem, able, kept)
@@ -31,7 +31,7 @@ def spread(
 
 
 class _Seats:
-    """Positions, of which the idle ones come last, and the names in them."""
+    """Positions of servers, with the idle ones last, and their names."""
 
     def __init__(
         self, servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able, kept: Kept
@@ -44,13 +44,13 @@ class _Seats:
         self._able = [[j for j, other in enumerate(servers) if j != i and able(other, s)] for i, s in enumerate(servers)]
         self._serves = {i for i, server in enumerate(servers) if server.streams and self._able[i]}
         self._depends: dict[int, set[int]] = {i: {i} for i in range(len(self.names))}
-        """Position -> whose cover changes with the name in it."""
+        """Position -> positions whose coverage changes with the name in it."""
         for i, others in enumerate(self._able):
             for j in others:
                 self._depends[j].add(i)
 
     def cover(self, position: int) -> None:
-        """By the one exchange of two names that covers most, if any covers more than now."""
+        """Make the one exchange of two names that covers most positions, if it covers more than now."""
         if position not in self._serves or self._is_covered(position):
             return
         best, most = None, 0
@@ -62,7 +62,7 @@ class _Seats:
             self._exchange(*best)
 
     def _is_exchange(self, one: int, other: int) -> bool:
-        """Of two names of one host, nobody would notice it."""
+        """Return whether an exchange has an effect: two names of one host are equivalent."""
         return self._types[other] == self._types[one] and self._problem.apart(self.names[one], self.names[other])
 
     def _is_kept(self, one: int, other: int) -> bool:
@@ -72,7 +72,7 @@ class _Seats:
         return kept
 
     def _gain(self, one: int, other: int) -> int:
-        """How many more would be covered."""
+        """Return how many more positions would be covered."""
         touched = (self._depends[one] | self._depends[other]) & self._serves
         before = sum(map(self._is_covered, touched))
         self._exchange(one, other)
@@ -88,7 +88,7 @@ class _Seats:
 
 
 def _pinned(servers: Sequence[ServerSolution], problem: Problem) -> Collection[str]:
-    """Whoever hosts its model already, and whoever shares a GPU."""
+    """Return the servers that already host their model, and those that share a GPU."""
     before = {p.server: p.model for p in problem.previous.placements} if problem.previous else {}
     kept = {server.server for server in servers if before.get(server.server) == server.model}
     return kept | {server.server for server in servers if server.gpu} | {server.gpu for server in servers if server.gpu}

@@ -1,7 +1,7 @@
-"""`dispatch: auto`: the planner chooses the policy by the objective that it expects of a plan with each.
+"""`dispatch: auto`: the planner chooses the dispatch policy with the highest expected objective.
 
-Servers are started with the policy that was chosen: whoever starts them, and the scheduler that plans for them, decide alike, for a
-plan of the same factory by the same profiles is the same.
+Servers are started with the chosen policy. The launcher and the scheduler decide alike, because a plan of the same factory with the
+same profiles is the same.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from ros2_rfm_serving.factory.cluster import AUTOMATIC
 from ros2_rfm_serving.scheduler.solution import Solution
 
 CHOICES = ("balanced", "fifo", "swift", "best")
-"""The default first, and what needs no account of tasks. The others go by what the papers compare (docs/server.md)."""
+"""Compared policies: the default, then those that need no record of tasks; docs/server.md has the papers' comparison."""
 WORTH = 1e-2
-"""How much higher the objective has to be for another policy than the default to be chosen: less is within what the search and its
-predictions miss."""
+"""Relative gain of the objective from which another policy replaces the default; less is within the prediction errors."""
 
 
 def is_automatic(factory: Factory) -> bool:
@@ -25,7 +24,7 @@ def is_automatic(factory: Factory) -> bool:
 
 
 def chosen(factory: Factory, planned: Callable[[Factory], Solution]) -> tuple[Factory, Solution]:
-    """The factory with the policy that serves most in place of `auto`, and the plan of it, whose notes name it."""
+    """Return the factory with the best policy in place of `auto`, and its plan, whose notes name the policy."""
     solutions = {name: planned(_with(factory, name)) for name in CHOICES}
     best = max(CHOICES, key=lambda name: (solutions[name].feasible, _worth(solutions[name], name)))
     kept = [name for name in CHOICES if name != best and solutions[name].feasible]
@@ -39,7 +38,7 @@ def chosen(factory: Factory, planned: Callable[[Factory], Solution]) -> tuple[Fa
 
 
 def decided_as(factory: Factory, running: Factory) -> Factory:
-    """The same without `auto`: servers that run go on with the policy that they were started with, which `running` says."""
+    """Return the factory without `auto`: running servers keep the policy that they were started with, as `running` has it."""
     return factory.with_dispatch({**dict.fromkeys(factory.dispatch, CHOICES[0]), **running.dispatch})
 
 

@@ -1,7 +1,7 @@
-"""How much a solver may do: work, not time, so that the same input gives the same plan on any machine, however busy it is.
+"""Budget of a solver, counted in work instead of time, so that the same input gives the same plan on any machine.
 
-A unit is what takes one core about a second. The weights of what is counted (see `rates`, `programs`) come from such measurements;
-that they are rough costs nothing but a solver that takes a little longer or shorter.
+A unit is about one second of one core. The weights of the counted operations (see `rates`, `programs`) come from measurements; they
+are rough, which only makes a solver run a little longer or shorter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 PROGRAMS_WORK = 0.03
-"""Per server: what the bound and the mixes of whole servers may take before they count as the search's."""
+"""Work per server that the bound and the mixes of whole servers may use before they count against the search."""
 
 
 class Budget:
@@ -20,16 +20,15 @@ class Budget:
         self.spent += work
 
     def set_aside(self, most: float) -> None:
-        """What was spent until now is work done, but not of what is allowed, up to so much in all: what was harder than that leaves
-        less for the rest."""
+        """Exempt the work that is spent so far from the budget, up to `most` in all; work beyond that leaves less for the rest."""
         aside = min(self.spent, max(0.0, most - self._aside))
         self._aside, self.spent = self._aside + aside, self.spent - aside
 
     @property
     def total(self) -> float:
-        """Work done."""
+        """Return the total work done."""
         return self._aside + self.spent
 
     def expired(self, share: float = 1.0) -> bool:
-        """Whether this share of it is used up."""
+        """Return whether this share of the budget is used up."""
         return self.spent > share * self.work

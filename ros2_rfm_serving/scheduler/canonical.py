@@ -1,8 +1,8 @@
-"""One order of classes and servers for all descriptors that declare the same factory.
+"""Canonical order of classes and servers, equal for all descriptors that declare the same factory.
 
-Solvers break ties by order, and queues draw who asks first by it. Neither the order of a descriptor's groups and tasks nor their
-names may decide what a plan is worth, so that classes and servers are sorted by what they are before anything is solved. Results
-have names, and are shown in the order of the descriptor (`shown`).
+Solvers break ties by order, and queues draw the order of requests by it. The value of a plan must depend neither on the order of a
+descriptor's groups and tasks nor on their names, so classes and servers are sorted by their content before anything is solved.
+Results have names and are shown in the order of the descriptor (`shown`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution
 from ros2_rfm_serving.types import SYSTEM1
 
 Kind = tuple[str, float, str]
-"""GPU type as solvers have it, round trip to its host in s, and what that host is."""
+"""GPU type as solvers have it, round trip to its host in s, and a description of that host."""
 
 
 def ordered(problem: Problem, factory: Factory) -> Problem:
-    """The same problem with its classes and servers in that order; `listed` is the one before."""
+    """Return the same problem with its classes and servers in canonical order; `listed` keeps the order of the descriptor."""
     asked = [(task, demand) for task in problem.classes for demand in task.demands]
     kinds = kinds_of(factory, problem.servers)
     return replace(
@@ -34,7 +34,7 @@ def ordered(problem: Problem, factory: Factory) -> Problem:
 
 
 def ordered_classes(classes: Iterable[TaskClass]) -> tuple[TaskClass, ...]:
-    """Sort classes, and the demands of each, by all that is declared of them but their names; indices are those of the result."""
+    """Sort classes, and the demands of each, by everything declared of them but their names; indices are those of the result."""
     found: list[TaskClass] = []
     index = 0
     for task in sorted((replace(task, demands=_ordered_demands(task)) for task in classes), key=_content):
@@ -49,7 +49,7 @@ def _ordered_demands(task: TaskClass) -> tuple[Demand, ...]:
 
 
 def _content(task: TaskClass) -> tuple[float, str]:
-    """Those first whose robots' actions may be worth most per second, then by everything but names and places."""
+    """Return a sort key: highest possible worth of actions per second first, then everything but names and positions."""
     content = repr(replace(task, name="", demands=())) + "".join(_content_of(demand) for demand in task.demands)
     return -task.value * task.max_rate_hz, content
 
@@ -59,14 +59,14 @@ def _content_of(demand: Demand) -> str:
 
 
 def ordered_servers(factory: Factory, seen: Seen) -> dict[str, str]:
-    """Server -> GPU type as solvers have it, of those that live: equal ones beside each other, in the order of the descriptor."""
+    """Return server -> GPU type as solvers have it, of living servers: equal ones are adjacent, in the order of the descriptor."""
     types = seen.types(factory.gpu_types)
     kinds = kinds_of(factory, types)
     return {server: types[server] for server in sorted(types, key=lambda server: kinds[server])}
 
 
 def kinds_of(factory: Factory, types: Mapping[str, str]) -> dict[str, Kind]:
-    """What tells servers apart, of each; those of one kind are equal."""
+    """Return the kind of each server; servers of one kind are equal."""
     trips_s, hosts = factory.round_trips_s, factory.hosts_of_servers
     on_host = {host: sorted(types[s] for s, other in hosts.items() if other == host and s in types) for host in set(hosts.values())}
     declared = {host: repr((factory.hosts[host].bandwidth_mbit_s, beside)) for host, beside in on_host.items()}
@@ -74,7 +74,7 @@ def kinds_of(factory: Factory, types: Mapping[str, str]) -> dict[str, Kind]:
 
 
 def shown(problem: Problem, solution: Solution) -> Solution:
-    """The same, with tasks, servers and streams in the order of the descriptor."""
+    """Return the solution with tasks, servers and streams in the order of the descriptor."""
     place = {asked: i for i, asked in enumerate(problem.listed)}
     tasks = dict.fromkeys(name for name, _ in problem.listed if name in solution.tasks)
     order = {server: i for i, server in enumerate(problem.declared)}

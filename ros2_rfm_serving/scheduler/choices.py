@@ -1,7 +1,7 @@
-"""Why a robot is served where it is, at the rate that it has, and what the next best would cost: `rfm plan --explain`.
+"""Explanation of a robot's server and rate, with the cost of the next best choice: `rfm plan --explain`.
 
-A cost is what the whole factory would lose: the highest weighted action rates (ROSA eq. 1) that keep every promise with this one
-thing changed, against those as it is. Robots that ask the same servers go at one rate, as in a plan (`prediction/parts.py`).
+A cost is the loss of the whole factory: the highest weighted action rates (ROSA eq. 1) that keep every promise with this one thing
+changed, compared with those of the schedule. Robots with the same servers have one rate, as in a plan (`prediction/parts.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
 from ros2_rfm_serving.types import SYSTEM1, Route
 
 BINDS = 0.99
-"""Share of a limit from which on it is what holds a rate down."""
+"""Share of a limit from which on it counts as the limit of a rate."""
 ALIKE = 0.01
-"""Relative difference between what a plan does and what the curves say of its servers, up to which costs by the curves are the
-plan's."""
+"""Relative difference between the rates of a plan and of its curves, up to which costs by the curves are valid for the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +34,21 @@ class Alternative:
     cost_hz: float
     """Weighted actions per second that the factory would lose; inf: a floor or an obligation could not be kept."""
     by_curves: bool = False
-    """The cost is, where robots' own queues say how far the plan goes: what they say of this nobody has looked at."""
+    """The cost is by curves although the plan follows the queues of robots, which were not evaluated for this alternative."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Of one component of a robot."""
+    """Server and rate of one component of a robot, with reasons and alternatives."""
 
     component: str
     server: str
     why_server: str
     rate_hz: float
-    """Requests, as predicted."""
+    """Predicted request rate."""
     why_rate: str
     alternatives: tuple[Alternative, ...]
-    """The cheapest first."""
+    """Alternatives, the cheapest first."""
 
     def to_json(self) -> dict[str, Any]:
         costs = [
@@ -71,7 +70,7 @@ class Choice:
 
 
 def choices(fleet: Fleet, robot: str) -> list[Choice]:
-    """Raises: `ConfigurationError` for a robot that the schedule does not serve."""
+    """Return the choices for each component of a robot. Raises: `ConfigurationError` for a robot without routes."""
     routes = [route for route in fleet.schedule.routes if route.robot == robot]
     if not routes:
         served = list(dict.fromkeys(route.robot for route in fleet.schedule.routes))
@@ -146,7 +145,7 @@ class _Why:
     def _is_full(self, host: Host) -> bool:
         return host.load_hz >= BINDS * host.capacity_hz(host.slos, self._curves)
 
-    # --- what else ---
+    # --- alternatives ---
 
     def _takes(self, host: Host, demand: Demand) -> bool:
         return host.placement.model == demand.model and host.takes_robots
@@ -165,14 +164,14 @@ class _Why:
     def _moved(self, route: Route, demand: Demand, to: str) -> Mapping[str, Host]:
         hosts = {**self._hosts, route.server: self._hosts[route.server].copied(), to: self._hosts[to].copied()}
         hosts[route.server].remove(route, demand)
-        hosts[to].add(replace(route, standby=""), demand)  # whoever covers that one goes on doing so
+        hosts[to].add(replace(route, standby=""), demand)  # the old standby still covers that server
         return hosts
 
     def _alternative(self, what: str, hosts: Mapping[str, Host]) -> Alternative:
         return Alternative(what=what, cost_hz=self._best_hz - self._reached_hz(hosts), by_curves=self._queued)
 
     def _reached_hz(self, hosts: Mapping[str, Host]) -> float:
-        """-inf: what is owed cannot be kept."""
+        """Return the highest objective with these servers; -inf: the owed rates cannot be kept."""
         classes = self._parts
         least, most = (np.array(column) for column in zip(*[(t.floor_hz, t.max_rate_hz) for t in classes], strict=True))
         weights = np.array([task.weight for task in classes])
@@ -188,14 +187,13 @@ class _Why:
 class _Kind(NamedTuple):
     task: str
     servers: tuple[tuple[str, str], ...]
-    """(component, server)"""
+    """(component, server) pairs."""
     asked_for: bool
-    """The robot whose choices these are."""
+    """The robot is the one that is explained."""
 
 
 def _parted(fleet: Fleet, robot: str) -> tuple[list[TaskClass], TaskClass, dict[str, Host], Array]:
-    """Classes whose robots ask the same servers, each at a rate of its own; that of this robot alone; the servers with all; and the
-    action rates as they are."""
+    """Return one class per set of robots with the same servers, the class of this robot, all servers, and the action rates."""
     routes: dict[str, list[Route]] = defaultdict(list)
     for route in fleet.schedule.routes:
         routes[route.robot].append(route)

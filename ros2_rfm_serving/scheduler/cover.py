@@ -1,4 +1,4 @@
-"""Who can take a server's place without a look at anything: for plans, and for what runs."""
+"""Rules by which a standby can replace a server without any queue evaluation, for plans and for running schedules."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 
 
 def stands_in(standby: Config, server: Config, *, idle: bool) -> bool:
-    """Set up alike, and idle: whatever robots keep where they are, which the curves may know nothing of, they keep there."""
+    """Return whether a standby is idle and configured as its server: it then keeps every SLO that the server keeps."""
     return idle and standby == server
 
 
 def has_rows(config: Config, rows: int, curves: Curves) -> bool:
-    """For so many of pipelined sessions: a server refuses those beyond."""
+    """Return whether a server accepts this number of rows of pipelined sessions; it refuses those beyond."""
     return not rows or rows <= curves.frame_rows(config)

@@ -1,7 +1,7 @@
-"""How much is looked at for newcomers, and where: whoever decides must not keep everybody else waiting.
+"""Budget of queue evaluations for admissions: one decision must not delay all other requests.
 
-At once one look at robots' own queues is had, 20 to 50 ms at 256 GPUs. Whoever finds no room so has all looks
-that there are, and others may make room for it, in the process that plans. What it found is done in a moment.
+The immediate path makes one queue evaluation, 20 to 50 ms at 256 GPUs. A robot that does not fit by that gets the full number of
+evaluations in the planning process, where others may be adjusted as well. Applying its result is quick.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.room import Room
 
 AT_ONCE, ASKED = 1, 16
-"""Looks at queues in one go; and robots that are looked at elsewhere."""
+"""Queue evaluations of one immediate decision; and robots per query to the planning process."""
 WITHOUT = 0.25
-"""Of a look, for a robot whom curves alone let in."""
+"""Cost of an admission by curves alone, in queue evaluations."""
 FEW_SERVERS = 16
-"""Up to so many it is as little work to make room for several robots."""
+"""Largest number of servers at which an adjustment for several robots is as cheap as for one."""
 
 
 class Enquiry(NamedTuple):
-    """Is there room for some of these, in this order?"""
+    """Admission query: which of these robots fit, in this order."""
 
     fleet: Fleet
     robots: tuple[Robot, ...]
 
     @property
     def may_have_room(self) -> bool:
-        """It is not known yet that there is none for the first."""
+        """Return whether it is not yet known that the first robot does not fit."""
         return not self.fleet.has_no_room(self.robots[0].task, adjusting=True, looks=LOOKS)
 
     def note_no_room(self, why: str) -> None:
-        """For the first, as was found elsewhere."""
+        """Record that the first robot does not fit, as the planning process found."""
         self.fleet.note_no_room(self.robots[0].task, why, adjusting=True, looks=LOOKS)
 
 
 class Rooms(NamedTuple):
-    """There is, for these: each in the fleet with those before it."""
+    """Answer to an admission query: assignments, each valid in the fleet with those before it."""
 
     found: tuple[tuple[Robot, Room], ...]
 
 
 def at_once(fleet: Fleet, robots: Sequence[Robot]) -> tuple[Fleet, dict[str, str]]:
-    """With some more robots, as far as that is little work; and who finds no room on the servers as they are: robot -> why."""
+    """Return the fleet with the robots that fit by little work, and robot -> reason for the others."""
     refused, looks = dict[str, str](), 0.0
     for robot in robots:
         if looks >= AT_ONCE and not fleet.has_no_room(robot.task, adjusting=False, looks=1):
@@ -62,7 +62,7 @@ def at_once(fleet: Fleet, robots: Sequence[Robot]) -> tuple[Fleet, dict[str, str
 
 
 def rooms(enquiry: Enquiry) -> Rooms:
-    """For at least one of them; several have one look each. Raises: `ScheduleError`, with why there is none for the first."""
+    """Return assignments for at least one robot; several get one evaluation each. Raises: `ScheduleError` if none fits."""
     fleet, robots = enquiry
     adjusting, looks = len(robots) == 1 or len(fleet.hosts) <= FEW_SERVERS, LOOKS if len(robots) == 1 else 1
     found: list[tuple[Robot, Room]] = []

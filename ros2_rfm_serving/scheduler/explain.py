@@ -1,4 +1,4 @@
-"""Why a factory cannot be served, and what would make it possible."""
+"""Reasons why a factory cannot be served, and remedies that would make it possible."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.slo import Slo
 
 Feasible = Callable[[Factory, Mapping[str, int]], bool]
-"""Can this factory, with so many robots of each task, be served?"""
+"""Predicate: whether this factory, with these numbers of robots per task, can be served."""
 MOST_SERVERS = 4096
-"""Where the search for a sufficient number of servers ends."""
+"""Largest number of servers that is tried."""
 LOOSER = (1.5, 2.0, 3.0, 5.0, 10.0)
-"""Times an SLO, tried; the last one first, for each that is infeasible is a plan made in vain."""
+"""Factors of an SLO that are tried, the last one first, because each infeasible one costs a plan in vain."""
 
 
 def hopeless(problem: Problem, curves: Curves) -> tuple[str, ...]:
-    """What no number of servers mends: models nobody measured or that fit nowhere, SLOs below the fastest row, floors too high."""
+    """Return problems that more servers do not solve: unmeasured or too large models, too low SLOs, too high floors."""
     return (*_models(problem, curves), *_slos(problem, curves), *_frames(problem, curves), *_floors(problem, curves))
 
 
@@ -63,14 +63,14 @@ def _most(curves: Curves) -> Stragglers | None:
 
 
 def _or_promise(slo: Slo, curves: Curves) -> str:
-    """No more than a percentile at which stragglers are not in the way."""
+    """Return advice to promise a percentile below the share of straggling services, or an empty text."""
     some = _most(curves)
     below = 100 * (1 - some.share) if some else 0.0
     return f", promise a percentile below {below:g}" if slo.percentile >= below > 0 else ""
 
 
 def _frames(problem: Problem, curves: Curves) -> Iterator[str]:
-    """Pipelined sessions that no server takes."""
+    """Yield demands for pipelined sessions that no server accepts."""
     for demand in problem.demands:
         if demand.rows and not _sessions(demand, curves):
             yield (
@@ -80,12 +80,12 @@ def _frames(problem: Problem, curves: Curves) -> Iterator[str]:
 
 
 def _sessions(demand: Demand, curves: Curves) -> float:
-    """Pipelined ones of this kind that a server takes at the most."""
+    """Return the largest number of pipelined sessions of this kind that one server accepts."""
     return max((curves.frame_rows(c) for c in curves.of(demand.model)), default=math.inf) // demand.rows
 
 
 def _left(slo: Slo) -> str:
-    """What becomes of an SLO before the server has any of it."""
+    """Return a text on the parts of an SLO that are used before the server has any of it."""
     network = f"the network ({1e3 * slo.far_s:.0f} ms)" if slo.travel_s else ""
     frames = f"a session's next frames ({1e3 * slo.frames_s:.0f} ms)" if slo.frames_s else ""
     margin = f"a margin of {slo.margin:.0%}" if slo.margin else ""
@@ -106,7 +106,7 @@ def _floors(problem: Problem, curves: Curves) -> Iterator[str]:
 
 
 def reasons(problem: Problem, curves: Curves) -> tuple[str, ...]:
-    """What asks for more servers than there are: the fewest that each model needs, whatever else they do. Empty: nothing alone."""
+    """Return why more servers are needed: the fewest that each model needs by itself. Empty: no model alone is the reason."""
     needs = {model: _fewest_servers(model, problem, curves) for model in problem.models}
     total = sum(count for count, _ in needs.values())
     available = len(problem.servers)
@@ -120,7 +120,7 @@ def reasons(problem: Problem, curves: Curves) -> tuple[str, ...]:
 
 
 def _fewest_servers(model: str, problem: Problem, curves: Curves) -> tuple[int, str]:
-    """By each demand's load over the most that one server carries within its SLO, and by the rows of pipelined sessions."""
+    """Return the fewest servers for each demand's load within its SLO and for the rows of pipelined sessions, with reasons."""
     servers, kept, texts = 0.0, 0.0, []
     for demand in problem.demands:
         robots, task = problem.robots_of(demand), problem.classes[demand.task]
@@ -142,8 +142,7 @@ def remedies(
     counts: Mapping[str, int],
     feasible: Feasible,
 ) -> tuple[str, ...]:
-    """Changes that would make it feasible, each found by the solver: more GPUs, fewer robots, a looser SLO. It looks quickly:
-    what it does not find may be there."""
+    """Return changes that the solver found feasible: more GPUs, fewer robots, a looser SLO. The quick search may miss some."""
     return tuple(
         text
         for text in (
@@ -195,7 +194,7 @@ def _looser_slos(factory: Factory, counts: Mapping[str, int], feasible: Feasible
             if spec.slo_ms is None:
                 continue
             asked_ms = [spec.slo_ms * factor for factor in LOOSER]
-            if feasible(_with_slo(factory, task, component, asked_ms[-1]), counts):  # else nothing below it is
+            if feasible(_with_slo(factory, task, component, asked_ms[-1]), counts):  # otherwise no smaller factor is feasible
                 within = (ms for ms in asked_ms[:-1] if feasible(_with_slo(factory, task, component, ms), counts))
                 enough_ms = next(within, asked_ms[-1])
                 yield f"feasible with slo_ms {enough_ms:g} instead of {spec.slo_ms:g} for {component} of {task!r}"

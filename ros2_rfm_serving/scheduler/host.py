@@ -1,4 +1,4 @@
-"""What one server of the schedule in force carries."""
+"""Load of one server of the active schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types import Placement, Route
 
 Seat = tuple[str, str, float, int]
-"""Of a robot at a server: task, component, highest rate in Hz, batch size of the server."""
+"""Assignment of a robot to a server: task, component, highest rate in Hz, batch size of the server."""
 
 
 ROUNDING = 1e-6
@@ -23,16 +23,16 @@ ROUNDING = 1e-6
 
 class Host:
     def __init__(self, placement: Placement, gpu_type: str, *, slices: int = 1, lives: bool = True) -> None:
-        """gpu_type: of the curves that hold for it. slices: models that share its GPU."""
+        """gpu_type: type whose curves hold for the server. slices: number of models that share its GPU."""
         self.lives = lives
         self.placement = placement
         self.config = Config(placement.model, gpu_type, placement.batching, placement.batch_size, slices)
         self.load_hz = 0.0
         self.sessions = 0
         self.demands: Counter[int] = Counter()
-        """Index of a demand -> robots that have it here."""
+        """Index of a demand -> robots on this server that have it."""
         self.slos: Counter[Slo] = Counter()
-        """How many of those that are here have it."""
+        """SLO -> demands on this server that have it."""
         self.standby = ""
 
     @property
@@ -45,7 +45,7 @@ class Host:
         self.seat(demand)
 
     def seat(self, demand: Demand) -> None:
-        """Of one more robot, whatever its rate."""
+        """Add a demand of one more robot, without its load."""
         self.sessions += 1
         self.demands[demand.index] += 1
         self.slos[demand.slo] += 1
@@ -55,32 +55,32 @@ class Host:
         self.sessions -= 1
         self.demands[demand.index] -= 1
         self.slos[demand.slo] -= 1
-        self.slos += Counter()  # without those that nobody has any more
+        self.slos += Counter()  # this drops entries that are zero
         self.demands += Counter()
 
     def capacity_hz(self, slos: Iterable[Slo], curves: Curves) -> float:
-        """Requests/s within all of these."""
+        """Return the requests/s with which all of these SLOs are kept."""
         return min((curves.capacity_hz(self.config, slo) for slo in slos), default=curves.max_rate_hz(self.config))
 
     def is_beyond(self, curves: Curves) -> bool:
-        """Loaded further than its curve says, by its robots' own queue."""
+        """Return whether the load exceeds the server's curve, as the queue of its robots may allow."""
         most_hz = self.capacity_hz(self.slos, curves)
         return bool(self.sessions) and (any(slo.travel_s for slo in self.slos) or self.load_hz > most_hz * (1 + ROUNDING))
 
     def frame_rows(self, demands: Sequence[Demand]) -> int:
-        """That pipelined sessions keep here. demands: of the problem."""
+        """Return the rows that pipelined sessions occupy here. demands: of the problem."""
         return sum(count * demands[index].rows for index, count in self.demands.items())
 
     def mean_s(self, added_hz: float, curves: Curves) -> float:
         return curves.mean(self.config).at(self.load_hz + added_hz)
 
     def fitting(self) -> Placement:
-        """It admits as many sessions as before, or more if it must."""
+        """Return the placement with as many sessions as before, or more where they are needed."""
         needed = max(2 * self.sessions, MIN_SESSIONS)
         return self.placement if needed <= self.placement.max_sessions else replace(self.placement, max_sessions=needed)
 
     def batching(self, size: int) -> Host:
-        """The same in batches of another size."""
+        """Return the server with another batch size."""
         other = self.copied()
         other.placement = replace(self.placement, batch_size=size)
         other.config = replace(self.config, batch_size=size)
@@ -103,6 +103,6 @@ def hosts_of(placements: Sequence[Placement], seen: Seen) -> dict[str, Host]:
 
 
 def host_of(placement: Placement, seen: Seen, slices: int = 1) -> Host:
-    """Without anybody on it. slices: models that share its GPU, and take turns."""
+    """Return a server without robots. slices: number of models that share its GPU by time slices."""
     gpu = placement.gpu or placement.server
     return Host(placement, seen.gpu_type(gpu, placement.gpu_type), slices=slices, lives=gpu not in seen.lost)

@@ -1,4 +1,4 @@
-"""Fleets that there is no plan for, as is known: the same input gives the same answer, and nobody plans them again."""
+"""Cache of fleets that are known to have no plan: the same input gives the same answer, so they are not planned again."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.planned import PlanOrder
 
 REMEMBERED = 64
-"""Kinds of fleets without a plan."""
+"""Kinds of fleets that are remembered."""
 
 
 class Impossible:
-    """Of one factory, as it is seen now."""
+    """Infeasible fleets of one factory as it is observed now."""
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
         self._why: dict[object, str] = {}
 
     def forget(self) -> None:
-        """The factory is seen otherwise."""
+        """Forget all, because the factory is observed otherwise."""
         self._why.clear()
 
     def note(self, order: PlanOrder, why: RfmError) -> None:
-        """Nothing, where the planner failed."""
+        """Record the reason of an infeasible order; a failure of the planner itself is not recorded."""
         if isinstance(why, ScheduleError) and not isinstance(why, PlannerError) and order.factory is self._factory:
             self._why[_kind(order)] = str(why)
             if len(self._why) > REMEMBERED:
                 del self._why[next(iter(self._why))]
 
     def why(self, order: PlanOrder) -> str:
-        """Empty: it may be possible."""
+        """Return the reason why the order is infeasible; empty: it may be feasible."""
         return self._why.get(_kind(order), "") if order.factory is self._factory else ""
 
 
 def _kind(order: PlanOrder) -> object:
-    """Robots of a task are alike."""
+    """Return a key that is equal for fleets with the same number of robots per task."""
     return order.policy, frozenset(Counter(robot.task for robot in order.robots).items())

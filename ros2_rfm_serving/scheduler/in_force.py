@@ -1,10 +1,10 @@
-"""What people ask of the schedule in force, in virtual time and live: answered at once, or when a plan is made.
+"""Requests of operators for the active schedule, in virtual time and live: each is fulfilled at once or by a new plan.
 
-What fits the servers as they are at a glance is done at once. What does not waits for room to be looked for more closely, and for a
-plan of the whole factory where there is none, which the body does elsewhere (`wanted`) and hands back (`planned`); comings and
-goings go on meanwhile. Robots that have lost their server, and wait for another one, come before newcomers. A plan of a fleet that
-has changed since is refused and made again; after `PATIENT` of those, everybody else waits, so that whoever asks has an answer.
-Newcomers wait alike for a plan that a promise needs.
+A request that fits the servers as they are by a quick check is fulfilled at once. Any other waits for a longer search for an
+assignment, and for a plan of the whole factory if there is none. The adapter computes both elsewhere (`wanted`) and returns them
+(`planned`); robots are admitted and released meanwhile. Robots that have lost their server and wait for another come before
+admission candidates. A plan of a fleet that has changed since is discarded and made again; after `PATIENT` of those all other
+requests wait, so that the first one gets its answer. Admission candidates wait as well for a plan that a promise needs.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from ros2_rfm_serving.scheduler.told import Book, Log
 from ros2_rfm_serving.types import Schedule
 
 MOST_WAITING = 1024
-"""Orders: at each change all of them are looked at, 40 ms for so many."""
+"""Largest number of waiting orders: each change checks all of them, 40 ms for this number."""
 
 
 class InForce(Standing):
-    """With those who ask something of it."""
+    """Active schedule with the requests that wait for it."""
 
     def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, Factory], None], log: Log, book: Book) -> None:
         super().__init__(first, roster, publish, log, book)
         self._waiting: list[Order] = []
-        """For a plan of the whole factory, which is made for the first of them."""
+        """Orders that wait for a plan of the whole factory, which is made for the first of them."""
         self._asked: PlanOrder | None = None
 
     @property
     def wanted(self) -> PlanOrder | None:
-        """What is to be planned and handed to `planned`; nothing else is any more."""
+        """Return the one order that is to be planned and given to `planned`; all earlier ones are obsolete."""
         first = self._background if self.must_be_planned or (self._needs_plan and self._in_line(self._fleet)) else None
         return first or self._asked or self._background
 
-    # --- by somebody's order. Raises: `RfmError` for what is refused at once ---
+    # --- requests of operators; they raise `RfmError` for what is refused at once ---
 
     def admit(self, robot: str, task: str) -> Order:
-        """The same robot again changes nothing but its lease; for another task it is another admission."""
+        """Admit a robot. A repeated request only renews the lease; for another task it is another admission."""
         self._check(robot, task)
         for order in self._waiting:
             if isinstance(order, Admit) and (order.robot, order.task) == (robot, task):
@@ -62,7 +62,7 @@ class InForce(Standing):
         return next(again, None) or self._take(Release(robot=robot))
 
     def replan(self, factory: Factory, *, declared_anew: bool) -> Order:
-        """declared_anew: with this descriptor come its robots, beside those that were admitted; otherwise those of now stay."""
+        """Plan the factory anew. declared_anew: use the descriptor's robots, beside admitted ones, instead of the present ones."""
         last = next((order for order in reversed(self._waiting) if isinstance(order, Replan)), None)
         if last and last is not self._waiting[0] and (last.declared_anew, last.factory) == (declared_anew, factory):
             return last
@@ -74,7 +74,7 @@ class InForce(Standing):
             super().settle()
 
     def planned(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> None:
-        """What became of an order. One that is not wanted any more changes nothing."""
+        """Accept the result of an order; the result of an obsolete order changes nothing."""
         if order is self._asked:
             self._asked = None
             self._conclude(self._waiting[0], order, made)
@@ -84,11 +84,11 @@ class InForce(Standing):
             before = self._fleet
             self._consider(order, made)
             if self._fleet is not before:
-                self._asked = None  # it would be of a fleet that is no more
+                self._asked = None  # its fleet is obsolete
                 self._go_on()
 
     def end(self) -> None:
-        """Whoever waits is refused."""
+        """Refuse all requests that wait."""
         waiting, self._waiting, self._asked, self._background = self._waiting, [], None, None
         for order in waiting:
             order.close(ScheduleError("the scheduler ends: ask the next one"))
@@ -109,7 +109,7 @@ class InForce(Standing):
         return order
 
     def _withdraw(self, robot: str, why: str) -> bool:
-        """Whether it waited."""
+        """Withdraw the waiting admissions of a robot, and return whether there were any."""
         those = [order for order in self._waiting if isinstance(order, Admit) and order.robot == robot]
         for order in those:
             if order is self._waiting[0]:
@@ -119,7 +119,7 @@ class InForce(Standing):
         return bool(those)
 
     def _go_on(self) -> None:
-        """What the servers as they are have room for by now; for the first that remains the whole factory is planned."""
+        """Fulfil all orders that fit the servers as they are by now; for the first that remains the whole factory is planned."""
         while self._waiting and self._asked is None:
             looked_at = self._waiting[:1] if self._others_wait else self._waiting
             done = [order for order in looked_at if self._done_at_once(order)]
@@ -140,7 +140,7 @@ class InForce(Standing):
         return True
 
     def _admitted(self, order: Admit) -> bool:
-        """Without any other robot's leaving its server. Raises: `ConfigurationError`."""
+        """Admit a robot without moving any other, and return whether it fits. Raises: `ConfigurationError`."""
         self._check(order.robot, order.task)
         if self._fleet.task_of(order.robot) == order.task:
             self._log.info(f"{order.robot!r} is admitted for {order.task!r} already: its lease begins anew")
@@ -166,11 +166,11 @@ class InForce(Standing):
         served = self._fleet.task_of(robot) is not None
         self._roster.release(robot)
         self.no_room.pop(robot, None)
-        fleet = self._fleet.release(robot) if served else self._fleet.again()  # for one without routes it says so in words
+        fleet = self._fleet.release(robot) if served else self._fleet.again()  # `Schedule.released` names one without routes
         self._change(fleet, f"released {robot!r}; no other route changes")
 
     def _ask_for(self, order: Order) -> None:
-        """Room, or a plan of the whole factory, unless there is neither for such a fleet."""
+        """Request an assignment or a plan of the whole factory, or refuse the order if it is known that there is neither."""
         asked = self._whole(order)
         asked = replace(asked, hopeless=self._impossible.why(asked))
         if asked.hopeless and not (asked.first and asked.first.may_have_room):
@@ -185,7 +185,7 @@ class InForce(Standing):
             others = self._others(order.robot)
             tasks = {robot.name: robot.task for robot in self._in_line(others, order.robot)}
             robots = newcomers(others, {**tasks, order.robot: order.task})
-            in_turn = not tasks and order.in_vain < PATIENT  # who waits comes before newcomers
+            in_turn = not tasks and order.in_vain < PATIENT  # robots that wait for a server come before admission candidates
             first = Enquiry(others, tuple(robots)) if in_turn else None
             return replace(self._order(self.factory, [*others.robots, *robots]), first=first)
         assert isinstance(order, Replan)
@@ -210,7 +210,7 @@ class InForce(Standing):
             if asked.first and not isinstance(made, PlannerError):
                 asked.first.note_no_room(str(made))
             if isinstance(order, Admit) and not isinstance(made, PlannerError) and asked.first is None:
-                made = ScheduleError(f"{made}; {order.why}")  # nobody has looked for room since
+                made = ScheduleError(f"{made}; {order.why}")  # no assignment was searched for since
             order.close(made)
             return
         if isinstance(order, Admit):
@@ -225,5 +225,6 @@ class InForce(Standing):
         order.close(self.epoch)
 
     def _out_of_date(self, asked: PlanOrder, order: Order) -> bool:
-        """Figures of a large factory may change more often than it is planned: whoever has waited long does not wait for them."""
+        """Return whether a result is obsolete; figures of a large factory may change faster than it is planned, so that an order
+        that waited long accepts older ones."""
         return asked.seen.lost != self.seen.lost if order.in_vain >= PATIENT and not asked.first else asked.seen != self.seen

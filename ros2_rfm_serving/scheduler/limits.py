@@ -1,6 +1,6 @@
-"""Every promise in force, as inequalities over the action rates of the classes: SLOs, standby cover, and that closed loops keep up.
+"""Promises as inequalities over the action rates of the classes: SLOs, standby cover, links, and closed loops that keep up.
 
-Loads and latencies only rise with rates: whatever holds at some rates holds at lower ones.
+Loads and latencies only rise with rates: a promise that holds at some rates holds at lower ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Array = npt.NDArray[np.float64]
 
 
 def unchanged(beyond_hz: Mapping[str, float], hosts: Mapping[str, Host], before: Mapping[str, Host]) -> dict[str, float]:
-    """As in `Limits`, of servers that batch as they did: else nobody has looked at their robots' queue."""
+    """Return `beyond_hz` of the servers that still batch as before; for the others no queue was evaluated."""
     return {name: hz for name, hz in beyond_hz.items() if hosts[name].config == before[name].config}
 
 
 class Limits:
-    """Of all robots on these servers, those of a class at one rate."""
+    """Limits of all robots on these servers, with one rate per class."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Limits:
         beyond_hz: Mapping[str, float] = MappingProxyType({}),
         within_hz: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """pledge: of links; None: there are none. beyond_hz: server -> load at which its robots keep every SLO by their own queue,
-        where the curve does not say so. within_hz: server -> load that it is to have at the most, whatever the curve says."""
+        """pledge: link budget; None: no links. beyond_hz: server -> load at which the queue of its robots keeps every SLO although
+        the curve does not allow it. within_hz: server -> highest load that it may have, whatever the curve allows."""
         self._classes = classes
         self._demands = {demand.index: demand for task in classes for demand in task.demands}
         self._servers = [host for host in hosts.values() if host.sessions]
@@ -66,7 +66,7 @@ class Limits:
         self._rows, self._limits_hz = np.concatenate(rows), np.concatenate([np.array(one) for one in limits]) * (1 + ROUNDING)
 
     def hold(self, rates_hz: Array) -> bool:
-        """rates_hz: [C]"""
+        """Return whether every promise holds. rates_hz: [C]."""
         if np.any(self._rows[:, 0] + self._rows[:, 1:] @ rates_hz > self._limits_hz):
             return False
         means_s = self._means_s(self._fixed_hz + self._slopes @ rates_hz)
@@ -77,8 +77,8 @@ class Limits:
         )
 
     def highest(self, least_hz: Array, most_hz: Array, weights: Array, like_hz: Array | None = None) -> Array | None:
-        """First all rise alike, or towards rates like these, then one class after the other, the heaviest first. None: not even the
-        least holds."""
+        """Return the highest rates: first all rise alike, or towards `like_hz`, then one class after the other, the heaviest first.
+        None: not even the least rates hold."""
         if not self.hold(least_hz):
             return None
         rates_hz = self._towards(most_hz if like_hz is None else np.maximum(like_hz, least_hz), least_hz)
@@ -100,7 +100,7 @@ class Limits:
         return rates_hz + low * (goal_hz - rates_hz)
 
     def _load(self, host: Host) -> list[float]:
-        """[1 + C]: requests/s that do not depend on rates, then per action/s of each class."""
+        """Return [1 + C]: requests/s that do not depend on rates, then requests/s per action/s of each class."""
         row = [0.0] * (1 + len(self._classes))
         for index, count in host.demands.items():
             demand = self._demands[index]
@@ -109,7 +109,7 @@ class Limits:
         return row
 
     def _carried(self, pledge: Pledge) -> list[tuple[list[float], float]]:
-        """([1 + C]: Mbit/s on one way of a link, as in `_load`; what it takes), now and after each loss."""
+        """Return ([1 + C]: Mbit/s on one way of a link, as in `_load`; its capacity) per way, now and after each loss."""
         columns: list[dict[str, dict[str, float]]] = [defaultdict(dict) for _ in range(1 + len(self._classes))]
         for host in self._servers:
             for index, count in host.demands.items():
@@ -126,7 +126,7 @@ class Limits:
     def _means_s(self, loads_hz: Array) -> Array:
         means_s = np.empty(len(loads_hz))
         for where, x, y in self._lines:
-            means_s[where] = np.interp(loads_hz[where], x, y)  # constant outside; loads beyond are beyond every limit
+            means_s[where] = np.interp(loads_hz[where], x, y)  # constant outside; loads beyond the curve exceed every limit
         return means_s
 
     def _closed_loop_hz(self, task: TaskClass, means_s: Array) -> float:
@@ -138,7 +138,7 @@ class Limits:
 
 
 def _lines(hosts: Sequence[Host], curves: Curves) -> list[tuple[list[int], Array, Array]]:
-    """Servers that are set up alike, and their mean latency over load."""
+    """Group servers with equal configurations, with their mean latency over load."""
     alike: dict[Config, list[int]] = {}
     for i, host in enumerate(hosts):
         alike.setdefault(host.config, []).append(i)

@@ -1,8 +1,8 @@
-"""What robots and servers say to each other over the links of hosts, and what these take (`hosts: {<name>: {bandwidth_mbit_s}}`).
+"""Traffic of robots and servers on the links of hosts, and the capacity of these links (`hosts: {<name>: {bandwidth_mbit_s}}`).
 
-Counted is what robots may send at the most, not what they are expected to: a link that is full delays everybody on it. Both ways
-count for themselves: observations to a server's host and answers from it, and the other way about at the host that names the
-robots' task. What stays on one host is on no link.
+Traffic is counted at the highest rates that robots may send, not at expected ones, because a full link delays everything on it.
+Both directions count separately: observations go to the server's host and answers leave it, and the reverse holds at the host that
+names the robots' task. Traffic within one host is on no link.
 """
 
 from __future__ import annotations
@@ -18,44 +18,43 @@ from ros2_rfm_serving.factory import Factory
 MBIT_PER_KB = 8e-3
 ROUNDING = 1e-6
 ON = " of host "
-"""Between a GPU type and the host of some of them, whose link may not take all that they could serve: a GPU type of its own, for
-the solvers."""
+"""Separator of a GPU type and a host whose link may limit its servers; together they are a separate GPU type for the solvers."""
 
 
 class Way(NamedTuple):
-    """One direction of a host's link."""
+    """Direction of a host's link."""
 
     host: str
     outward: bool = False
 
 
 Load = Mapping[Way, float]
-"""Mbit/s."""
+"""Traffic per way in Mbit/s."""
 Asked = Mapping[str, Mapping[str, float]]
-"""Server -> task -> requests/s that its robots may send at the most."""
+"""Server -> task -> highest number of requests/s that its robots may send."""
 Lost = frozenset[str]
-"""Servers that are lost together; nothing: as it is now."""
+"""Servers that are lost together; the empty set is the present state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """Of one factory."""
+    """Links and traffic sizes of one factory."""
 
     takes_mbit_s: Mapping[str, float]
-    """Host -> each way: what a plan may use of it. Hosts that are not in it take whatever there is."""
+    """Host -> capacity of each way that a plan may use; links of other hosts are unlimited."""
     sizes_mbit: Mapping[str, tuple[float, float]]
-    """Task -> an observation of its robots, and the answer to it."""
+    """Task -> size of an observation of its robots, and of the answer."""
     homes: Mapping[str, str]
-    """Task -> the host that names it."""
+    """Task -> host that names it."""
     hosts: Mapping[str, str]
     """Server -> its host."""
     tight: frozenset[str] = frozenset()
     """Hosts whose links the solvers count."""
     share: float = 1.0
-    """Of its bandwidth, that a link may be used up to."""
+    """Share of a link's bandwidth that may be used."""
 
     def of_request(self, task: str, host: str) -> tuple[tuple[Way, float], ...]:
-        """Mbit of one request and its answer, there and back. host: of the server; empty: it has no link."""
+        """Return the Mbit of one request and its answer on each way. host: of the server; empty: it has no link."""
         home = self.homes.get(task, "")
         if home == host or task not in self.sizes_mbit:
             return ()
@@ -64,7 +63,7 @@ class Links:
         return tuple((way, mbit) for way, mbit in ways if mbit and way.host in self.takes_mbit_s)
 
     def counted(self, task: str, gpu_type: str) -> tuple[tuple[Way, float], ...]:
-        """The same of a server that solvers know by its type alone: the links that they count."""
+        """Return the same for a server that solvers know by its type alone, on the links that they count."""
         return tuple(part for part in self.of_request(task, gpu_type.partition(ON)[2]) if part[0].host in self.tight)
 
     def over(self, load: Load) -> Iterator[Way]:
@@ -74,7 +73,7 @@ class Links:
         return next(self.over(load), None) is None
 
     def words(self, way: Way, mbit_s: float) -> str:
-        """Of a link that this is too much for."""
+        """Return the message for an overloaded link."""
         takes = self.takes_mbit_s[way.host]
         what = f"host {way.host} may send" if way.outward else f"to host {way.host} may be sent"
         declared = f"{takes:.3g} Mbit/s ({self.share:.0%} of bandwidth_mbit_s {takes / self.share:g})"
@@ -83,7 +82,7 @@ class Links:
 
 
 def links_of(factory: Factory) -> Links | None:
-    """None: no link is declared, or nothing is known of what would be on it."""
+    """Return the links of a factory. None: no link is declared, or no traffic size is known."""
     share = factory.planning.link_share
     takes = {name: share * host.bandwidth_mbit_s for name, host in factory.hosts.items() if host.bandwidth_mbit_s}
     networks = {entry.task: entry.network for entry in reversed(factory.robot_fleet)}
@@ -106,38 +105,38 @@ def off_host(gpu_type: str) -> str:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of servers and those who stand by for them."""
+    """Traffic of servers and their standbys."""
 
     links: Links
     asked: Asked
     standby_of: Mapping[str, str] = field(default_factory=dict)
     gpus: Mapping[str, str] = field(default_factory=dict)
-    """Server -> the server whose GPU it shares, of those that do."""
+    """Server -> server whose GPU it shares, for those that share one."""
 
     @cached_property
     def now(self) -> Load:
         return self.load(self.asked.items())
 
     def after(self, lost: Lost) -> Load:
-        """A loss: whose server is lost asks its standby."""
+        """Return the load after a loss, when the robots of each lost server use its standby."""
         return summed(self.now, *(self.moved(name, self.standby_of.get(name, "")) for name in sorted(lost))) if lost else self.now
 
     def holds(self) -> bool:
         return self.links.hold(self.now)
 
     def called(self, names: Sequence[str]) -> Traffic:
-        """The servers, in their order, under other names."""
+        """Return the traffic with the servers renamed, in their order."""
         return replace(self, asked=dict(zip(names, self.asked.values(), strict=False)))
 
     def moved(self, server: str, to: str) -> Load:
-        """What more there is on every link if all robots of a server ask another one; less is negative."""
+        """Return the increase on every link if all robots of a server move to another one; a decrease is negative."""
         more = defaultdict(float, self.load([(to, self.asked.get(server, {}))]))
         for way, mbit_s in self.load([(server, self.asked.get(server, {}))]).items():
             more[way] -= mbit_s
         return more
 
     def losses(self) -> list[tuple[str, Lost]]:
-        """Those that standbys cover, in words: of every server, and of every host with more than one."""
+        """Return the losses that standbys cover, with a text: of every server, and of every host with more than one."""
         found = [(f"the loss of {name}", frozenset([name])) for name in self.asked if self.standby_of.get(name)]
         on: dict[str, list[str]] = defaultdict(list)
         for name in (name for name, tasks in self.asked.items() if tasks):
@@ -171,32 +170,32 @@ def summed(*loads: Load) -> Load:
 
 @dataclass(frozen=True)
 class Pledge:
-    """What links carry now, and after which losses: whoever is let in may not change that."""
+    """Link budget: loads of the links now and after each covered loss; an admission must keep within their capacities."""
 
     links: Links
     standby_of: Mapping[str, str]
     losses: tuple[Lost, ...]
-    """Nothing is the first."""
+    """Covered losses; the first is the empty one."""
     asked: Asked
-    """By those who are there."""
+    """Requests of the present robots."""
     gpus: Mapping[str, str] = field(default_factory=dict)
-    """As in `Traffic`."""
+    """Server -> server whose GPU it shares, as in `Traffic`."""
 
     def at(self, asked: Asked) -> Pledge:
-        """Where the same robots ask for so much."""
+        """Return the budget with other request rates of the same robots."""
         return replace(self, asked=asked)
 
     def loads(self, asked: Asked) -> list[Load]:
-        """Of so much, after each of the losses."""
+        """Return the loads of these requests after each of the losses."""
         traffic = Traffic(self.links, asked, self.standby_of, self.gpus)
         return [traffic.after(lost) for lost in self.losses]
 
     def most(self, fixed: Asked, each: Asked) -> float:
-        """How many times `each` there is room for, beside `fixed`. Below 0: not even for that."""
+        """Return how many times `each` fits beside `fixed`. Below 0: not even `fixed` fits."""
         others = {name: self.standby_of.get(name, "") for name in {**fixed, **each}}
         theirs = {i for name in others for i in self._losses_of.get(name, ())}
         rooms = [float("inf")]
-        for i in (None, *sorted(theirs)):  # a loss of other servers moves nothing of this
+        for i in (None, *sorted(theirs)):  # a loss of other servers does not move any of this traffic
             lost = self.losses[i] if i is not None else frozenset[str]()
             beside, step = (
                 self._now.load((others[name] if name in lost else name, tasks) for name, tasks in asked.items())
@@ -207,12 +206,12 @@ class Pledge:
                 more, slope = beside.get(way, 0.0), step.get(way, 0.0)
                 if not more and not slope:
                     continue
-                room = self.links.takes_mbit_s[way.host] * (1 + ROUNDING / 2) - load - more  # filled, it must not count as over
+                room = self.links.takes_mbit_s[way.host] * (1 + ROUNDING / 2) - load - more  # a full link must not count as over
                 rooms.append(room / slope if slope > 0 else (float("inf") if room >= 0 else room))
         return min(rooms)
 
     def carries(self, server: str, standby: str) -> bool:
-        """All that a server's robots ask for, on the link of another one."""
+        """Return whether links carry all requests of a server's robots to another server."""
         return not any(grown(self.links, self._now.now, self._now.moved(server, standby)))
 
     # --- parts ---
@@ -238,19 +237,19 @@ class Pledge:
         return {}
 
     def _heaviest(self, way: Way, but: Collection[int]) -> float:
-        """Most that is on a link after any loss but those."""
+        """Return the highest load of a way after any loss but the given ones."""
         if way not in self._ranks:
             self._ranks[way] = sorted(((load.get(way, 0.0), i) for i, load in enumerate(self._there)), reverse=True)
         return next(mbit_s for mbit_s, i in self._ranks[way] if i not in but)
 
 
 def grown(links: Links, load: Load, moved: Load) -> dict[Way, float]:
-    """What is on those links that it is too much for, of those to which something comes."""
+    """Return the loads that are too high, among the ways that receive more."""
     total = {way: load.get(way, 0.0) + mbit_s for way, mbit_s in moved.items() if mbit_s > 0}
     return {way: total[way] for way in links.over(total)}
 
 
 def pledge_of(traffic: Traffic) -> Pledge:
-    """Losses that links do not carry now are nobody's promise."""
+    """Return the budget of present traffic; losses that links do not carry now are not promised."""
     kept = [lost for _, lost in traffic.losses() if traffic.links.hold(traffic.after(lost))]
     return Pledge(traffic.links, traffic.standby_of, (frozenset(), *kept), traffic.asked, traffic.gpus)

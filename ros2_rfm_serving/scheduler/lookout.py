@@ -1,4 +1,4 @@
-"""The scheduler's eyes: what `watch` finds becomes schedules (`in_force`)."""
+"""Monitoring for the scheduler: findings of `watch` become schedules (`in_force`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord, Watch
 
 
 class Lookout:
-    """Of one scheduler. Words come whenever they do; `look` twice a second (`watch.LOOK_PERIOD_S`)."""
+    """Monitor of one scheduler. Messages arrive at any time; `look` is called twice a second (`watch.LOOK_PERIOD_S`)."""
 
     def __init__(self, in_force: InForce, profile: Profile, catalogue: Catalogue | None) -> None:
         self._in_force, self._refit = in_force, refit_by(profile, catalogue)
@@ -19,7 +19,7 @@ class Lookout:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """What the schedule in force does not hold any more, by what was seen so far or by what robots count, in words."""
+        """Return texts on promises that the active schedule no longer keeps, by observations or by the robots' own counts."""
         return (*self._in_force.broken, *self.watch.missed)
 
     def hear_server(self, word: ServerWord, now_s: float) -> None:
@@ -36,7 +36,7 @@ class Lookout:
         self._in_force.tell(self.watch.missed)
 
     def _follow(self) -> None:
-        """The schedule in force, and whether it holds."""
+        """Follow the active schedule, and judge whether it holds."""
         self.watch.declare(self._in_force.factory)
         self.watch.follow(self._in_force.fleet.schedule)
         self._in_force.judge()

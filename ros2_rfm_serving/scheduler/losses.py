@@ -1,8 +1,9 @@
-"""Servers are lost and come back: the schedule of the next moment, at once and without a solver.
+"""Loss and return of servers: the next schedule is derived at once, without a solver.
 
-Who comes back has again whom it had, at the rates that they had, and stands by for whom it stood by: as if only those servers had
-been lost that still are, beside whoever came and went since. Every promise in force must hold so, and nobody is moved for it where
-nobody is the worse for staying; otherwise it serves who waits, or stands by (`repair.py`).
+A server that returns gets its former robots back at their former rates and is the standby of the same servers, as if only those
+servers had been lost that still are, beside robots that were admitted or released since. Every promise of the schedule must hold
+with that, and no robot is moved where staying leaves none worse off; otherwise the server takes waiting robots or becomes a standby
+(`repair.py`).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def seeing(
     *,
     as_before: bool | None = None,
 ) -> tuple[Fleet, dict[str, str]]:
-    """The fleet as the factory is seen now, and who of its robots finds no room: robot -> why. Where no server lives it is left as
-    it is. waiting: for a server, and not in the fleet. as_before: whether those who come back have again whom they had, as was
-    decided; None: it is decided here."""
+    """Return the fleet for the factory as it is observed now, and robot -> reason for robots without a server. Where no server
+    lives, the schedule stays. waiting: robots without a server that are not in the fleet. as_before: whether returning servers get
+    their former robots back, as a record has it; None: it is decided here."""
     robots = {robot.name: robot for robot in fleet.robots}
     if not seen.types(factory.gpu_types):
         return fleet.without_servers(), dict.fromkeys(robots, "no server lives")
@@ -81,7 +82,7 @@ def adapted(
     waiting: Sequence[Robot] = (),
     as_before: bool | None = None,
 ) -> tuple[Fleet, dict[str, str]]:
-    """As the factory is seen now; and who finds no room: robot -> why. The schedule is the same where it need not change."""
+    """Return the fleet after losses and returns, and robot -> reason for unserved robots. An unaffected schedule stays."""
     changed, refused = repaired(fleet, lost, rebuild, peers=peers) if lost else (fleet, {})
     epoch = fleet.schedule.epoch + 1
     if changed is fleet:
@@ -97,7 +98,7 @@ def adapted(
 def _with_those_back(
     fleet: Fleet, epoch: int, back: Collection[str], rebuild: Rebuild, peers: bool, robots: Sequence[Robot], as_before: bool | None
 ) -> Fleet:
-    """robots: that are to be served."""
+    """Return the fleet with the servers that returned. robots: those that are to be served."""
     had = {gpu_of(p) for p in fleet.intact.schedule.placements} & set(back) if fleet.intact else set()
     again = _restored(fleet, epoch, robots, rebuild, peers) if had and as_before is not False else None
     never = _subjects(fleet.intact) if again and fleet.intact else set()
@@ -115,7 +116,7 @@ def _with_those_back(
 
 
 def _restored(fleet: Fleet, epoch: int, robots: Sequence[Robot], rebuild: Rebuild, peers: bool) -> Fleet | None:
-    """Without those alone that are still lost; who came since stays where it is. None: who is served now would not be."""
+    """Return the fleet as if only the present losses had happened; later robots stay. None: a served robot would not be served."""
     assert fleet.intact
     was, lost = fleet.intact.schedule, fleet.problem.seen.lost
     kept = {p.server: p for p in was.placements if gpu_of(p) not in lost}
@@ -138,20 +139,20 @@ def _restored(fleet: Fleet, epoch: int, robots: Sequence[Robot], rebuild: Rebuil
 
 
 def _since(fleet: Fleet, kept: Mapping[str, Placement]) -> Iterator[tuple[str, Placement]]:
-    """What is hosted now on GPUs of which nothing is known from before."""
+    """Yield present placements on GPUs that had none in the former schedule."""
     taken = {gpu_of(p) for p in kept.values()} | set(fleet.problem.seen.lost)
     yield from ((p.server, p) for p in fleet.schedule.placements if gpu_of(p) not in taken)
 
 
 def _whole(routes: Iterable[Route], hosted: Mapping[str, str]) -> list[Route]:
-    """Of robots with all their components on servers that are hosted."""
+    """Return the routes of robots whose components are all on hosted servers."""
     routes = list(routes)
     torn = {route.robot for route in routes if route.server not in hosted}
     return [route for route in routes if route.robot not in torn]
 
 
 def _standbys(schedule: Schedule, of: Collection[str], hosted: Collection[str]) -> dict[str, str]:
-    """Server -> who stands by for it."""
+    """Return server -> its standby."""
     return {route.server: route.standby for route in schedule.routes if route.server in of and route.standby in hosted}
 
 
@@ -160,26 +161,26 @@ def _covered_as(routes: Iterable[Route], standby_of: Mapping[str, str]) -> list[
 
 
 def _served(fleet: Fleet) -> set[str]:
-    """Robots that do not stand for want of a server."""
+    """Return the robots that have a living server or standby."""
     lives = {name for name, host in fleet.hosts.items() if host.lives}
     stand = {route.robot for route in fleet.schedule.routes if route.server not in lives and route.standby not in lives}
     return set(fleet.tasks) - stand
 
 
 def _subjects(fleet: Fleet) -> set[str]:
-    """Servers and tasks of which something does not hold, as far as is seen in a few looks."""
+    """Return servers and tasks with a broken promise, as far as a few queue evaluations show."""
     return {text.partition(":")[0] for text in broken(fleet, LOOKS)}
 
 
 def _no_better(fleet: Fleet, again: Fleet) -> set[str]:
-    """Of what nothing holds now, what no more is asked of there: figures broke it since, and who comes back has no part in it."""
+    """Return subjects that are broken now and get no more load: changed figures broke them, not the return of servers."""
     before, after = fleet.hosts, again.hosts
     asked_more = {name for name in before.keys() & after.keys() if after[name].load_hz > before[name].load_hz * (1 + ROUNDING)}
     return _subjects(fleet) - asked_more
 
 
 def _holds(fleet: Fleet, never: Collection[str]) -> bool:
-    """Every promise, but of those of which something did not hold before."""
+    """Return whether every promise holds, except those that did not hold before."""
     demands = fleet.problem.demands
     if any(not has_rows(host.config, host.frame_rows(demands), fleet.curves) for host in fleet.hosts.values()):
         return False
@@ -192,7 +193,7 @@ def _moves_somebody(fleet: Fleet, other: Fleet) -> bool:
 
 
 def _is_as_good(fleet: Fleet, other: Fleet, never: Collection[str]) -> bool:
-    """For everybody by himself, and for cover: whether others' moves are worth what they gain is for a plan."""
+    """Return whether a fleet is as good for every robot and for cover; moves for the gain of others are decided by plans."""
     served, there = _served(fleet), _served(other)
     if not there <= served:
         return len(there) < len(served)

@@ -1,4 +1,4 @@
-"""What it takes to go over from the schedule in force to another one, and what that gains."""
+"""Cost and gain of a change from the active schedule to another one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ros2_rfm_serving.types import SYSTEM1, Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Migration:
-    """What a move to another schedule costs and gains."""
+    """Cost and gain of a change to another schedule."""
 
     moved_servers: tuple[str, ...]
-    """They load another model."""
+    """Servers that load another model."""
     moved_robots: tuple[str, ...]
-    """At least one of their routes changes its server."""
+    """Robots with at least one route that changes its server."""
     lost_actions: float
-    """While the new models load, of the robots that were on those servers; and of each that moves, while it does."""
+    """Actions lost on those servers while the new models load, and of each moving robot while it moves."""
     gained_actions: float
-    """Until the horizon; none where it is within the rounding of what is predicted."""
+    """Actions gained until the horizon; 0 where the gain is within the rounding of predictions."""
 
     @property
     def worth_it(self) -> bool:
@@ -32,7 +32,7 @@ class Migration:
 
 
 def migration(fleet: Fleet, other: Schedule, doing: Doing | None = None, *, horizon_s: float = HORIZON_S) -> Migration:
-    """What it takes to go over to `other`, planned for the same robots."""
+    """Return the cost and gain of a change to `other`, which was planned for the same robots."""
     old = {p.server: p for p in fleet.schedule.placements}
     moved = tuple(p for p in other.placements if p.server not in old or old[p.server].model != p.model)
     servers = {(r.robot, r.component): r.server for r in fleet.schedule.routes}
@@ -54,8 +54,8 @@ def migration(fleet: Fleet, other: Schedule, doing: Doing | None = None, *, hori
 
 
 def gives_up(fleet: Fleet, planned: Fleet, doing: Doing | None = None) -> bool:
-    """A plan for the same robots gets less done than the schedule in force, and covers the loss of no more servers. doing: where
-    robots' own queues say what is done."""
+    """Return whether a plan for the same robots achieves less than the active schedule and covers the loss of no more servers.
+    doing: simulated throughputs, where queues of robots decide."""
     if fleet.schedule.policy != planned.schedule.policy or dict(fleet.tasks) != dict(planned.tasks):
         return False
     now_hz, then_hz, least = _doing(fleet, planned.schedule, doing)
@@ -63,8 +63,8 @@ def gives_up(fleet: Fleet, planned: Fleet, doing: Doing | None = None) -> bool:
 
 
 def covers_again(fleet: Fleet, planned: Planned, move: Migration) -> bool:
-    """A plan for the same robots covers the loss of more servers than the schedule in force, and costs no more actions until the
-    horizon than are given up for reserved standbys anyway, or than predictions tell apart."""
+    """Return whether a plan for the same robots covers the loss of more servers, and costs until the horizon no more actions than
+    reserved standbys give up anyway, or than predictions can distinguish."""
     if dict(fleet.tasks) != dict(planned.fleet.tasks) or len(bare(planned.fleet)) >= len(bare(fleet)):
         return False
     now_hz, then_hz, least = _doing(fleet, planned.fleet.schedule, planned.doing)
@@ -73,8 +73,8 @@ def covers_again(fleet: Fleet, planned: Planned, move: Migration) -> bool:
 
 
 def _doing(fleet: Fleet, other: Schedule, doing: Doing | None) -> tuple[float, float, float]:
-    """The objective of both, and the relative difference below which they do not differ: a plan that is fairer, and for which
-    another class gives up actions, is better if the objective says so."""
+    """Return the objectives of both, and the relative difference below which they are equal: a fairer plan, for which another class
+    gives up actions, is better if the objective is higher."""
     if doing:
         return (*doing, CLEARLY)
     then_hz = {route.robot: route.predicted_rate_hz for route in other.routes if route.component == SYSTEM1}
@@ -82,8 +82,8 @@ def _doing(fleet: Fleet, other: Schedule, doing: Doing | None) -> tuple[float, f
 
 
 def reached_hz(fleet: Fleet) -> dict[str, float]:
-    """Robot -> its action rate under the schedule in force, where robots become slower than expected by their own servers: not
-    faster, which another schedule lets them."""
+    """Return robot -> its action rate under the active schedule, where its servers make it slower than expected; never faster,
+    which only another schedule allows."""
     means_s = {name: host.mean_s(0.0, fleet.curves) for name, host in fleet.hosts.items()}
     tasks = {task.name: task for task in fleet.problem.classes}
     demands = {(task.name, d.component): d for task in fleet.problem.classes for d in task.demands}

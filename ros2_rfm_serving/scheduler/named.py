@@ -1,4 +1,4 @@
-"""Many names in one line."""
+"""Lists of names, shortened to one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def shortened(names: Sequence[str], most: int) -> str:
-    """The first ones, and how many more."""
+    """Return the first names and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"

@@ -1,4 +1,4 @@
-"""What somebody asks of the scheduler. The answer is known at once, or when the whole factory has been planned."""
+"""Orders of operators to the scheduler. An answer is known at once, or when the whole factory has been planned."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ros2_rfm_serving.factory import Factory
 @dataclass(kw_only=True, eq=False)
 class Order:
     answer: int | RfmError | None = None
-    """Epoch of the schedule that fulfils it, or why it is refused; None: not known yet."""
+    """Epoch of the schedule that fulfils the order, or the error that refuses it; None: not known yet."""
     why: str = ""
-    """The whole factory has to be planned for it."""
+    """Reason why the whole factory has to be planned for it."""
     note: str = ""
-    """What else whoever asks should know of the answer."""
+    """Additional information on the answer."""
     in_vain: int = 0
-    """Plans that were made for it, of a fleet that had changed meanwhile."""
+    """Plans that were made for it and became obsolete, because the fleet changed meanwhile."""
     watchers: list[Callable[[], None]] = field(default_factory=list)
-    """Called when the answer is there."""
+    """Callbacks for the answer."""
 
     def close(self, answer: int | RfmError) -> None:
         self.answer = answer
@@ -43,4 +43,4 @@ class Release(Order):
 class Replan(Order):
     factory: Factory
     declared_anew: bool
-    """Its robots come, beside those that were admitted; False: those of now stay."""
+    """Whether the descriptor's robots come beside those that were admitted; False: the present ones stay."""

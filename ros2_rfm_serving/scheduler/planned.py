@@ -1,4 +1,4 @@
-"""A whole factory to be planned, and the plan of it with all that it was made from."""
+"""Planning jobs and their results."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ros2_rfm_serving.types import Schedule
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanOrder:
-    """Plain data: whoever plans may do so in another process. One order is another one's equal only if it is the same."""
+    """Planning job as plain data, which another process may execute. Orders are compared by identity."""
 
     factory: Factory
     robots: tuple[Robot, ...]
     policy: str
     previous: Schedule | None = None
-    """Beside which it is made; None: the first."""
+    """Schedule that the plan may replace; None: it is the first plan."""
     needed: bool = True
-    """Some of these robots are not served without, or somebody waits; False: it might be better than what there is."""
+    """Whether robots are unserved or a request waits without it; False: it might only be better than the active schedule."""
     seen: Seen = AS_DECLARED
-    """Where the running factory is not as declared."""
+    """Observations where the running factory is not as declared."""
     effort: int = 1
-    """Times the work of one plan (see `budget`): more where the last one was cut short and there is time."""
+    """Multiple of the work of one plan (see `budget`): more where the last one was cut short and time is left."""
 
     first: Enquiry | None = None
-    """Whether there is room for some of its robots on the servers as they are; a plan only if there is none."""
+    """Admission query that is answered first, on the servers as they are; a plan is made only if no robot fits."""
     hopeless: str = ""
-    """Why there is no plan for such a fleet, as is known: then only `first` is looked at."""
+    """Known reason why such a fleet has no plan; then only `first` is answered."""
 
     @property
     def epoch(self) -> int:
@@ -39,28 +39,28 @@ class PlanOrder:
 
 
 class Doing(NamedTuple):
-    """Weighted actions/s that the same robots are expected to do in their own queues, of which a schedule says nothing."""
+    """Simulated throughputs of the same robots in weighted actions/s, which a schedule alone does not give."""
 
     before_hz: float
-    """Under the schedule beside which a plan was made."""
+    """Throughput under the schedule beside which a plan was made."""
     planned_hz: float
 
 
 class Planned(NamedTuple):
     fleet: Fleet
-    """As planned, with its robots."""
+    """The planned schedule with its robots."""
     factory: Factory
     previous: Schedule | None
-    """Beside which it was made."""
+    """Schedule beside which it was made."""
     policy: str
     work: float = 0.0
-    """Done to find it (see `budget`)."""
+    """Work of the search (see `budget`)."""
     seen: Seen = AS_DECLARED
     complete: bool = True
-    """False: the work that was allowed ended the search, and more of it may find a better one."""
+    """False: the work budget ended the search, and more work may find a better plan."""
     effort: int = 1
-    """It was made with (see `PlanOrder`)."""
+    """Effort that it was made with (see `PlanOrder`)."""
     doing: Doing | None = None
-    """Where the queues of asynchronous robots decide which of two schedules is better."""
+    """Present where queues of asynchronous robots decide which of two schedules is better."""
     found: Schedule | None = None
-    """In force when its scheduler was started: taken up as it is, or what the plan was made beside (see `takeover`)."""
+    """Schedule that was active when the scheduler started: it is adopted, or the plan was made beside it (see `takeover`)."""

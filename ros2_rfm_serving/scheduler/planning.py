@@ -1,4 +1,4 @@
-"""From a declared factory to a solution: the door that `rfm plan`, the simulator and the scheduler node go through."""
+"""Planning of a declared factory: the entry point of `rfm plan`, the simulator and the scheduler node."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from ros2_rfm_serving.types import Schedule
 BASE_WORK, WORK_PER_SERVER = 0.08, 0.035
 """Default budget of a solver (see `budget`): small factories have few servers, but as many ways to combine them."""
 SEARCHED = "best"
-"""The policy whose search knows links, and distances of hosts; others are judged by links and reckon with the longest."""
+"""Policy whose search considers links and host distances; others are checked against links and assume the longest distance."""
 WORTH = 5e-3
-"""More throughput for which plans tell hosts by their distance."""
+"""Relative gain of throughput from which on a plan distinguishes hosts by distance."""
 BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
-"""Of the bound's integer program; rough when only feasibility is asked for."""
+"""Optimality gaps of the bound's integer program; the rough one is for questions of feasibility."""
 
 
 def plan_factory(
@@ -56,20 +56,20 @@ def plan_factory(
     previous: Schedule | None = None,
     trial: Trial | None = None,
 ) -> Solution:
-    """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
+    """Plan a factory. An infeasible one gives a solution with its problems and (if `explained`) with remedies.
 
-    rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), ROSA caps every robot, `best`
-        does unless robots that nothing holds back keep every SLO and get more done.
+    rate_control: None uses the policy's own way: the baselines send without a limit (ROSA §4.1), ROSA caps every robot, `best`
+        does unless robots without a cap keep every SLO and achieve more.
     num_robots: of each task, if not the descriptor's.
-    work: that the solver may do (see `budget`); None: the default; 0: any schedule will do.
-    arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
-        factory, which every policy's schedule is judged by.
+    work: budget of the solver (see `budget`); None: the default; 0: any feasible schedule suffices.
+    arrivals: kind of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest
+        to a factory, by which every policy's schedule is judged.
 
-    seen: where the running factory is not as declared.
-    previous: the schedule in force; what need not move stays where it is.
-    trial: of plans for a dispatch policy that cannot be predicted, in virtual time (`trial.py`).
+    seen: observations where the running factory is not as declared.
+    previous: the active schedule; its robots and models stay where they need not move.
+    trial: simulation of plans for a dispatch policy that cannot be predicted, in virtual time (`trial.py`).
 
-    Raises: `ScheduleError` for an unknown policy or nothing to serve; `ProfileError` for a model that was never measured.
+    Raises: `ScheduleError` for an unknown policy or a factory without robots; `ProfileError` for a model that was never measured.
     """
     if policy not in POLICIES:
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
@@ -79,7 +79,7 @@ def plan_factory(
         planner = _Planner(factory, counts, profile, catalogue, policy, rate_control, work, arrivals, seen, previous)
         problem, solution = planner.reserving()
         solution = shown(problem, planner.covering(solution))
-        if solution.servers or math.isnan(solution.bound):  # what is hopeless no number of servers mends
+        if solution.servers or math.isnan(solution.bound):  # no number of servers solves a hopeless problem
             return solution
         remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
         return replace(solution, problems=(*solution.problems, *remedies))
@@ -91,8 +91,8 @@ def plan_factory(
 
 
 def without_automatic(factory: Factory, profile: Profile, catalogue: Catalogue | None = None) -> tuple[Factory, str]:
-    """Return the factory with the dispatch policy that the planner chooses in place of `auto`, and why; without `auto` the same
-    factory and an empty text. Raises: as `plan_factory`."""
+    """Return the factory with the dispatch policy that the planner chooses in place of `auto`, and the reason; without `auto` the
+    same factory and an empty text. Raises: as `plan_factory`."""
     if not is_automatic(factory):
         return factory, ""
     with_policy, solution = chosen(factory, lambda one: plan_factory(one, profile, catalogue, explained=False))
@@ -101,7 +101,7 @@ def without_automatic(factory: Factory, profile: Profile, catalogue: Catalogue |
 
 @dataclass(frozen=True)
 class _Planner:
-    """Of one factory, by one policy: as in `plan_factory`."""
+    """Planner of one factory by one policy; its fields are the arguments of `plan_factory`."""
 
     factory: Factory
     counts: Mapping[str, int]
@@ -114,10 +114,10 @@ class _Planner:
     seen: Seen
     previous: Schedule | None
     reserved: Reserve = frozenset()
-    """As in `problem_of`."""
+    """Servers that are kept out of the normal routes, as in `problem_of`."""
 
     def reserving(self) -> tuple[Problem, Solution]:
-        """With the best reserve of all that differ (`reserves.py`), and the bound of all servers that are declared."""
+        """Return the solution with the best of the different reserves (`reserves.py`), with the bound of all declared servers."""
         options = reserves(self.factory, self.seen, self.previous)
         if len(options) == 1:
             return replace(self, reserved=options[0])._covered()
@@ -134,7 +134,7 @@ class _Planner:
         return problem, replace(self._with_bound(solution, max(bounds)), work=work)
 
     def _with_bound(self, solution: Solution, by_curves_hz: float) -> Solution:
-        """The bound of every choice of a reserve. by_curves_hz: of schedules whose SLOs hold by the curves."""
+        """Return the solution with the bound over all reserves. by_curves_hz: bound of schedules whose SLOs hold by the curves."""
         if math.isnan(solution.bound):
             return solution
         if solution.shares_gpus or solution.beyond_curves:
@@ -146,7 +146,7 @@ class _Planner:
 
     @property
     def _given_up(self) -> float:
-        """Share of the throughput that a reserve takes anyway."""
+        """Return the share of the throughput that a reserve costs anyway."""
         return self.factory.standby.num_servers / len(self.factory.gpu_types)
 
     def _covered(self) -> tuple[Problem, Solution]:
@@ -154,8 +154,8 @@ class _Planner:
         return problem, self.with_reserved(problem, solution) if solution.servers else solution
 
     def covering(self, solution: Solution) -> Solution:
-        """Where a reserve is slower than others, and does not cover all: quicker ones in its place, if these cover more, and no
-        more is given up for it than for the reserve itself."""
+        """Return a solution with faster reserved servers where slow ones do not cover all, if it covers more and costs no more
+        throughput than the reserve itself."""
         standing = {server.server for server in solution.servers if server.standby}
         slow = frozenset(server for server in standing if self.seen.paces.get(server, 1.0) > 1.0)
         if not slow or not (bare := uncovered(solution)):
@@ -169,8 +169,8 @@ class _Planner:
         return replace(other if better else solution, work=both)
 
     def best(self) -> tuple[Problem, Solution]:
-        """Where hosts are not equally far, the better one of two plans: of one that tells hosts apart, and of one that reckons with
-        the longest way for everybody, if its bound lets it be any better."""
+        """Return the better one of two plans where hosts differ in distance: one that distinguishes hosts, and one that assumes the
+        longest distance for all, if its bound allows it to be better."""
         alike = self._problem(by_host=False)
         if not self.factory.away_s or self.policy != SEARCHED:
             return alike, self._planned(alike)
@@ -185,14 +185,14 @@ class _Planner:
         return alike, replace(solution, bound=max(solution.bound, finer.bound), work=work)
 
     def _bound_hz(self, problem: Problem, budget: Budget) -> float:
-        """No schedule that keeps its SLOs by the curves has a higher objective."""
+        """Return an upper bound on the objective of schedules that keep their SLOs by the curves."""
         curves = curves_of(problem, self.profile)
         if explain.hopeless(problem, curves):
             return -math.inf
         return upper_bound(problem, curves, budget, gap=ROUGH_GAP if self.work == 0.0 else BOUND_GAP).objective
 
     def with_reserved(self, problem: Problem, solution: Solution) -> Solution:
-        """With standbys, and what links carry."""
+        """Add standbys and the load of links."""
         if self.policy not in STATIC:
             types = ordered_servers(self.factory, problem.seen)
             used = {server.gpu or server.server for server in solution.servers}
@@ -211,7 +211,7 @@ class _Planner:
         return ordered(problem_of(*given, by_host=by_host, reserved=kept), self.factory)
 
     def _planned(self, problem: Problem) -> Solution:
-        """Without standbys."""
+        """Return the solution without standbys."""
         curves = curves_of(problem, self.profile)
         wrong = map(str, unusable(self.factory, self.catalogue)) if self.catalogue else ()
         if problems := (*wrong, *explain.hopeless(problem, curves)):
@@ -231,9 +231,9 @@ class _Planner:
 
 
 def _is_better(finer: Solution, coarse: Solution, moves: Moves) -> bool:
-    """Of a plan that tells hosts by their distance from one that reckons with the longest and puts what robots wait for on the
-    nearest: which goes first, where it does not matter, unless more moves for it. Of two that are none, the one that is not
-    hopeless says why."""
+    """Return whether a plan that distinguishes hosts is better than one that assumes the longest distance. The coarse plan puts
+    requests that robots wait for on the nearest hosts; it wins ties unless it moves more. Of two failures the one that is not
+    hopeless is better, because it has reasons."""
     if not finer.servers and not coarse.servers:
         return math.isnan(coarse.bound) and not math.isnan(finer.bound)
     if not (finer.servers and coarse.servers) or finer.feasible != coarse.feasible:

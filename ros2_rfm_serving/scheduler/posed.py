@@ -1,4 +1,4 @@
-"""A factory, as it is declared and as it was seen, as the problem that solvers have, and the curves that go with it."""
+"""Conversion of a factory, as declared and as observed, to the problem and the curves of the solvers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types import Schedule
 
 DEFAULT_LOAD_S = 30.0
-"""Of a model that the catalogue does not know on a GPU type."""
+"""Load time of a model on a GPU type that the catalogue does not know."""
 UNRANKED = "fifo"
-"""What plans reckon with in place of a dispatch policy that none can predict."""
+"""Dispatch policy that plans assume in place of one that cannot be predicted."""
 EASED = (2.5, 4.0, 8.0)
-"""Times the share of services that straggle, that may be late where fewer cannot: those behind them are late too."""
+"""Multiples of the share of stragglers that may be late where less is impossible: requests behind them are late too."""
 
 
 def problem_of(
@@ -37,10 +37,11 @@ def problem_of(
     by_host: bool = True,
     reserved: Collection[str] | None = None,
 ) -> Problem:
-    """Pose the problem of a factory, its classes and servers in the order of the descriptor (`canonical.ordered` has another one).
+    """Build the problem of a factory, its classes and servers in the order of the descriptor (`canonical.ordered` has another one).
 
-    by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. reserved: servers out of
-    the normal routes; None: those of `reserves.usual`. Raises: `ScheduleError` when no task has robots, or no server lives."""
+    by_host: distinguish servers on hosts of different distance; otherwise all are as far as the farthest. reserved: servers out of
+    the normal routes; None: those of `reserves.usual`. Raises: `ScheduleError` when no task has robots, or no server lives.
+    """
     if by_host:
         seen = replace(seen, away_s=factory.away_s)
     without_away, nearest = factory.without_away(), factory.at_nearest()
@@ -99,13 +100,12 @@ def _needs(
 
 
 def _eased(problem: Problem, profile: Profile) -> Problem:
-    """Where services straggle as was measured, and so many that most servers keep an SLO at its percentile no more, however
-    little they are asked: at the next one that they let them keep. A factory that runs is served as well as it can be; what is
-    declared is refused."""
+    """Return the problem with lower percentiles where measured stragglers keep most servers from an SLO at any load: each SLO gets
+    the highest percentile that can be kept. A running factory is served as well as possible, whereas a declared one is refused."""
     curves = curves_of(problem, profile)
 
     def able(options: Iterable[Config], slo: Slo | None = None) -> int:
-        """Servers that keep it; None: that may have the model."""
+        """Return the number of servers that keep the SLO; None: that can host the model."""
         return sum(problem.gpus[t] for t in {c.gpu_type for c in options if slo is None or curves.sought_hz(c, slo) > 0.0})
 
     def eased(task: TaskClass, demand: Demand) -> Demand:
@@ -132,7 +132,7 @@ def _steps(
     catalogue: Catalogue | None,
     seen: Seen,
 ) -> dict[tuple[str, str], SteppedService]:
-    """pairs: (model, GPU type). As the catalogue says, at the pace that was seen."""
+    """Return (model, GPU type) -> step law of the catalogue at the observed pace. pairs: (model, GPU type)."""
     paces = {seen.gpu_type(server, gpu): seen.paces[server] for server, gpu in declared.items() if server in seen.paces}
     found = {}
     for model, gpu_type in pairs if catalogue else ():
@@ -147,7 +147,7 @@ def _steps(
 
 
 def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ()) -> Curves:
-    """gpu_types: more than those of the normal servers."""
+    """Return the curves of a problem. gpu_types: types beside those of the normal servers."""
     seen, steps = problem.seen.profile(profile.batched(problem.continuous), problem.declared), problem.steps
     away_s = problem.seen.away_of(problem.declared)
     if problem.links and problem.links.tight:

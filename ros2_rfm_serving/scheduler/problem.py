@@ -1,4 +1,4 @@
-"""What is to be scheduled, as numbers: task classes, their demands, the servers (ROSA §3.4.1)."""
+"""The scheduling problem as numbers: task classes, their demands, and servers (ROSA §3.4.1)."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from ros2_rfm_serving.types import SYSTEM1, Pipelining, Schedule
 from ros2_rfm_serving.types.phase import is_paced
 
 LEAST_SHARE, LEAST_HZ = 0.01, 0.01
-"""Of f_max, and at most: the action rate below which a robot is not served. No plan lets some stand still for others, which may be
-worth more; how slow is too slow for a task is its `min_action_rate_hz`."""
+"""Fraction of f_max, and upper limit in Hz: a robot below the lower of the two is not served. No plan lets some robots stop for
+others that are worth more; a task's own lower limit is its `min_action_rate_hz`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """The requests of one component of one task class: every robot of the class sends them."""
+    """Requests of one component of one task class; every robot of the class sends them."""
 
     index: int
-    """In `Problem.demands`."""
+    """Position in `Problem.demands`."""
     task: int
-    """In `Problem.classes`."""
+    """Position in `Problem.classes`."""
     component: str
     model: str
     calls: float
-    """Per action, of a goal-coupled component; 0 for an obligation (ROSA §3.4.1)."""
+    """Calls per action of a goal-coupled component; 0 for an obligation (ROSA §3.4.1)."""
     fixed_hz: float
-    """Of one robot, of an obligation; 0 for a goal-coupled component."""
+    """Request rate of one robot for an obligation; 0 for a goal-coupled component."""
     slo: Slo
     prompt: str = ""
-    """What its requests ask, which a dispatch policy may go by."""
+    """Prompt of its requests, which a dispatch policy may use."""
     rows: int = 0
-    """That each robot of a pipelined session keeps on its server; 0: it is none."""
+    """Rows that each robot of a pipelined session keeps on its server; 0: it is not pipelined."""
 
     def rate_hz(self, action_rate_hz: float) -> float:
-        """Requests of one robot."""
+        """Return the request rate of one robot."""
         return self.calls * action_rate_hz + self.fixed_hz
 
     @property
@@ -57,62 +57,61 @@ class Demand:
 
     @property
     def for_actions(self) -> bool:
-        """Whether its replies are action chunks: requests of System 1. Other components may be called for every action, too."""
+        """Return whether its replies are action chunks (System 1). Other components may be called for every action, too."""
         return self.component == SYSTEM1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trusted:
-    """How far servers let robots execute a chunk, where a horizon policy says. How far that is scatters: any number of rows below
-    twice the mean is as likely as another, as in virtual time (`simulation/gpu.py`)."""
+    """Distribution of the steps of a chunk that robots execute under a horizon policy: any number below twice the mean is equally
+    likely, as in virtual time (`simulation/gpu.py`)."""
 
     mean_rows: int
-    """Beside those that are executed until the chunk is there."""
+    """Mean number of steps beside those that are executed until the chunk arrives."""
     least_rows: int
-    """With those."""
+    """Lowest number of steps, including those."""
     declared_s: float
-    """What they execute of a chunk if nobody says: robots with a cap below that are paced by it."""
+    """Executed part of a chunk without the policy: robots with a cap below that rate are paced by the cap."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskClass:
-    """K_c robots with the same task: they share the action rate f_c (ROSA §3.4.1)."""
+    """K_c robots with the same task, which share the action rate f_c (ROSA §3.4.1)."""
 
     name: str
     num_robots: int
     cycle_s: float
-    """t_act: execution time of what one prediction commands; with the round trips that a robot waits for where it does not overlap
-    them."""
+    """t_act: execution time of one prediction, with the round trips that a robot waits for unless execution overlaps them."""
     value: float
     floor_hz: float
-    """Of one robot: what was declared, or next to nothing, but never nothing."""
+    """Lowest rate of one robot: the declared one, or a small positive default."""
     overlapped: bool
     """Asynchronous execution: a cycle lasts the longer of execution and inference instead of their sum."""
     demands: tuple[Demand, ...]
     round_trip_s: float = 0.0
-    """Of the network, mean, where execution overlaps it: part of every wait."""
+    """Mean round trip of the network where execution overlaps it; it is part of every wait."""
     class_floor_hz: float = 0.0
-    """Of all its robots together, where that is what was declared: the fewer they are, the higher is `floor_hz`."""
+    """Declared floor of all its robots together: the fewer they are, the higher is `floor_hz`."""
     network: Network = field(default_factory=Network)
-    """Whose mean is in `cycle_s` or `round_trip_s`."""
+    """Network whose mean is in `cycle_s` or `round_trip_s`."""
     least_cycle_s: float = 0.0
-    """What `cycle_s` is at the nearest host, where it reckons with a farther one; 0: the same."""
+    """`cycle_s` at the nearest host where it assumes a farther one; 0: the same."""
     step_s: float = 0.0
-    """Control step of one that asks while it executes: it can ask at these times only."""
+    """Control step of an asynchronous robot, which can send requests only at these times."""
     chunk_s: float = math.inf
-    """How long all lasts that such a one may execute of a chunk."""
+    """Longest part of a chunk that an asynchronous robot may execute."""
     trusted: Trusted | None = None
-    """None: robots always execute as much of a chunk."""
+    """None: robots always execute the same part of a chunk."""
     pipelining: Pipelining | None = None
-    """A pipelined session: one request per frame, whose phase does not give way at any cap."""
+    """Pipelined session: one request per frame, whose phase does not shift at any cap."""
     frame_s: float = 0.0
-    """That such a frame lasts; 0: it is none."""
+    """Duration of such a frame; 0: the task is not pipelined."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
 
     def gives_way(self, period_s: float) -> bool:
-        """Whether its phase does under a cap (`types/phase.py`): no frames do, nor chunks that are not to be trusted further."""
+        """Return whether its phase shifts under a cap (`types/phase.py`): not with frames, nor with chunks of limited trust."""
         trusts = self.trusted is None or not self.overlapped
         return not self.in_frames and (trusts or is_paced(period_s, self.trusted.declared_s if self.trusted else 0.0))
 
@@ -122,21 +121,21 @@ class TaskClass:
 
     @property
     def execution_s(self) -> float:
-        """t_act alone."""
+        """Return t_act without round trips."""
         return self.cycle_s if self.overlapped else self.cycle_s - self.network.mean_s * sum(d.calls for d in self.demands)
 
     @property
     def max_rate_hz(self) -> float:
-        """f_max: no latency at all (ROSA §3.4.2)."""
+        """Return f_max: the action rate without any latency (ROSA §3.4.2)."""
         return 1.0 / self.cycle_s
 
     @property
     def weight(self) -> float:
-        """v_c K_c: what one action per second of every robot is worth (ROSA eq. 1)."""
+        """Return v_c K_c: the worth of one action per second of every robot (ROSA eq. 1)."""
         return self.value * self.num_robots
 
     def shared_by(self, num_robots: int) -> TaskClass:
-        """With the floor of each of so many robots, where the class has one."""
+        """Return the class with the floor of each of this number of robots, where the class has a shared floor."""
         return replace(self, floor_hz=self.class_floor_hz / max(num_robots, 1)) if self.class_floor_hz else self
 
     @cached_property
@@ -144,63 +143,62 @@ class TaskClass:
         return tuple(d for d in self.demands if d.goal_coupled)
 
     def closed_loop_hz(self, latency_s: Mapping[int, float]) -> float:
-        """Highest action rate that the mean latencies (demand index -> s) allow (ROSA §3.4.2, eq. 4).
+        """Return the highest action rate that the mean latencies (demand index -> s) allow (ROSA §3.4.2, eq. 4).
 
-        Overlapped, each component must only keep up: 1 / max(t_act, calls x latency).
+        With overlap, each component must only keep up: 1 / max(t_act, calls x latency).
         """
         waits = [d.calls * (latency_s[d.index] + self.round_trip_s) for d in self.coupled]
         return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
 
 
 def _declared(one: Any) -> dict[str, Any]:
-    """For another process: without what was remembered, for more of that may be added while it is written."""
+    """Return the state for another process without cached values, because more may be cached while it is written."""
     return {field.name: getattr(one, field.name) for field in fields(one)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A factory as the solvers see it."""
+    """Factory as the solvers have it."""
 
     classes: tuple[TaskClass, ...]
     servers: Mapping[str, str]
-    """Name -> GPU type, of the normal routes (reserved standbys are not among them)."""
+    """Name -> GPU type, for servers of the normal routes (without reserved standbys)."""
     memory_gb: Mapping[tuple[str, str], float]
-    """(model, GPU type) -> what the model takes there; only where it fits."""
+    """(model, GPU type) -> memory of the model there; only where it fits."""
     load_s: Mapping[tuple[str, str], float]
     gpu_memory_gb: Mapping[str, float] = field(default_factory=dict)
-    """Declared GPU type -> what models that share one have room in; only where it is known."""
+    """Declared GPU type -> memory that models share; only where it is known."""
     sizes_b: Mapping[str, float] = field(default_factory=dict)
     """Model -> billions of parameters; only where they are known."""
     continuous: frozenset[str] = frozenset()
-    """GPU types whose servers batch continuously what can be batched in both ways."""
+    """GPU types whose servers use continuous batching for models that support both kinds."""
     waiting: frozenset[str] = frozenset()
-    """GPU types whose servers wait for one more in a batch where that pays (`types/patience.py`)."""
+    """GPU types whose servers delay a batch for another request where that is worth it (`types/patience.py`)."""
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
-    """(model, GPU type) -> what its solver steps take, where that is known."""
+    """(model, GPU type) -> duration of its solver steps, where it is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
-    """GPU type -> in which order servers take those who wait (`dispatch/`)."""
+    """GPU type -> dispatch policy of its servers (`dispatch/`)."""
     stragglers: Mapping[str, Stragglers] = field(default_factory=dict)
     """GPU type -> services that take longer than others, beside those that were measured."""
     seen: Seen = AS_DECLARED
     declared: Mapping[str, str] = field(default_factory=dict)
-    """Name -> GPU type, of all servers, lost ones too; in `servers`, one that is slower or faster than others of its type has its
-    own."""
+    """Name -> GPU type of all servers, including lost ones; in `servers`, one with its own pace has its own type."""
     previous: Schedule | None = None
-    """That is in force: what need not move stays where it is."""
+    """The active schedule; its robots and models stay where they need not move."""
     hosts: Mapping[str, str] = field(default_factory=dict)
-    """Server -> the machine that it runs on; empty: they are all on one."""
+    """Server -> its machine; empty: all are on one."""
     far_s: Mapping[str, float] = field(default_factory=dict)
-    """Server -> round trip to its host, where they are not all equally far."""
+    """Server -> round trip to its host, where the distances differ."""
     same_host: bool = False
-    """A standby may be on the host of the server that it covers, where no other will do."""
+    """Whether a standby may be on the host of the server that it covers if no other can cover it."""
     links: Links | None = None
-    """Of hosts; None: they take whatever there is."""
+    """Links of hosts; None: they are unlimited."""
     aim: str = utility.THROUGHPUT
-    """`planning.objective`."""
+    """Objective: `planning.objective` of the descriptor."""
     listed: tuple[tuple[str, str], ...] = ()
     """(task, component) of every demand in the order of the descriptor, in which results are shown; empty: that of the classes."""
     listed_models: tuple[str, ...] = ()
-    """The models in the same order."""
+    """Models in the same order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
@@ -211,12 +209,12 @@ class Problem:
 
     @cached_property
     def gpus(self) -> Counter[str]:
-        """GPU type -> number of servers."""
+        """Return GPU type -> number of servers."""
         return Counter(self.servers.values())
 
     @cached_property
     def parts(self) -> dict[tuple[int, int, int, int], TaskClass]:
-        """Of its classes, as far as they are known (`prediction/parts.py`): (class, robots, first demand, index) -> part."""
+        """Return the cache of parts of its classes (`prediction/parts.py`): (class, robots, first demand, index) -> part."""
         return {}
 
     @cached_property
@@ -224,7 +222,7 @@ class Problem:
         return tuple(dict.fromkeys(d.model for d in self.demands))
 
     def shared_by(self, tasks: Iterable[str]) -> Problem:
-        """With the floors of these robots, one task each. The same where no class has a floor to be shared."""
+        """Return the problem with the floors of these robots, one task each; it is the same where no class has a shared floor."""
         if not any(task.class_floor_hz for task in self.classes):
             return self
         counts = Counter(tasks)
@@ -234,18 +232,18 @@ class Problem:
         return self.classes[demand.task].num_robots
 
     def apart(self, server: str, other: str) -> bool:
-        """No host has both. Of a server whose host nobody knows: yes."""
+        """Return whether no host has both; a server without a known host counts as apart."""
         return server not in self.hosts or self.hosts[server] != self.hosts.get(other)
 
     def nearest_first(self, servers: Iterable[str]) -> list[str]:
-        """Those that are equally far in the order that they have."""
+        """Sort by distance; servers at equal distance keep their order."""
         return sorted(servers, key=lambda server: self.far_s.get(server, 0.0))
 
     def may_cover(self, standby: str, server: str) -> bool:
         return self.same_host or self.apart(server, standby)
 
     def tightened(self, hosts: Iterable[str]) -> Problem:
-        """The links of these hosts count too: their servers are GPU types of their own, so that solvers tell them apart."""
+        """Return the problem in which the links of these hosts count too: their servers get GPU types of their own."""
         assert self.links
         tight = self.links.tight | frozenset(hosts)
         on = {server: host for server in self.servers if (host := self.links.hosts.get(server, "")) in tight}
@@ -260,47 +258,47 @@ class Problem:
         return replace(self, servers=servers, memory_gb=memory_gb, load_s=load_s, links=links)
 
     def most_hz(self) -> dict[tuple[str, str], float]:
-        """(task, component) -> requests of one robot without any latency at all, at the nearest host."""
+        """Return (task, component) -> request rate of one robot without any latency, at the nearest host."""
         return {(t.name, d.component): d.rate_hz(1.0 / (t.least_cycle_s or t.cycle_s)) for t in self.classes for d in t.demands}
 
     def throughput(self, rates_hz: tuple[float, ...]) -> float:
-        """Weighted actions/s (ROSA eq. 1)."""
+        """Return the weighted actions/s (ROSA eq. 1)."""
         return sum(task.weight * rate for task, rate in zip(self.classes, rates_hz, strict=True))
 
     def objective(self, rates_hz: tuple[float, ...]) -> float:
-        """What plans are compared by, in weighted actions/s (`utility.py`)."""
+        """Return the objective of plans in weighted actions/s (`utility.py`)."""
         if self.aim == utility.THROUGHPUT:
             return self.throughput(rates_hz)
         return utility.objective(self.aim, *self._shares(rates_hz))
 
     def separable(self, rates_hz: tuple[float, ...]) -> float:
-        """The same as a sum over robots, so that servers can be valued one by one. It is the sum of utilities for both other
-        objectives, for the lowest share is no sum."""
+        """Return the objective as a sum over robots, so that servers can be valued one by one. For both other objectives it is the
+        sum of utilities, because the lowest share is not a sum."""
         robots = zip(self.classes, rates_hz, strict=True)
         return sum(task.num_robots * self.robot_worth(task, rate) for task, rate in robots)
 
     def robot_worth(self, task: TaskClass, rate_hz: float) -> float:
-        """Of one robot, as a part of `separable`."""
+        """Return the part of one robot in `separable`."""
         if self.aim == utility.THROUGHPUT:
             return task.value * rate_hz
         return task.value * task.max_rate_hz * utility.at_share(rate_hz / task.max_rate_hz)
 
     def from_separable(self, value: float) -> float:
-        """The highest objective of which that may be the sum."""
+        """Return the highest objective that may have this sum."""
         if self.aim == utility.THROUGHPUT:
             return value
         total = sum(task.weight * task.max_rate_hz for task in self.classes)
         return utility.from_program(utility.PROPORTIONAL, total, value)
 
     def _shares(self, rates_hz: tuple[float, ...]) -> tuple[list[float], list[float]]:
-        """Weights of the classes, and which share of their pace each goes at."""
+        """Return the weights of the classes, and the share of its highest rate that each one has."""
         tops = [task.max_rate_hz for task in self.classes]
         weights = [task.weight * top for task, top in zip(self.classes, tops, strict=True)]
         return weights, [rate / top for rate, top in zip(rates_hz, tops, strict=True)]
 
 
 def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = AS_DECLARED) -> tuple[TaskClass, ...]:
-    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later."""
+    """Return the classes of tasks with robots, in the order of the descriptor; tasks without declared robots come last."""
     classes: list[TaskClass] = []
     index = 0
     for name in dict.fromkeys([*(entry.task for entry in factory.robot_fleet), *factory.tasks]):
@@ -313,7 +311,7 @@ def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = A
 
 
 def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, ...], seen_s: float | None) -> TaskClass:
-    """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
+    """Return the class of a task. seen_s: observed execution time of the executed part of a chunk; None: as declared."""
     task, network = factory.tasks[name], factory.network_of(name)
     overlapped = task.execution.mode is ExecutionMode.ASYNC
     pipelining = task.pipelining if overlapped else None
@@ -340,13 +338,13 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
 
 
 def _trusted(settings: RobotSettings, step_s: float, executes_s: float) -> Trusted:
-    """executes_s: of a chunk on average, as was seen."""
+    """Return the distribution of executed steps. executes_s: observed mean execution time of a chunk."""
     rows = max(1, round(executes_s / step_s))
     return Trusted(mean_rows=rows, least_rows=settings.horizon.min_steps, declared_s=settings.action_period_s)
 
 
 def _demands(factory: Factory, name: str, task_index: int, first: int, seen: Mapping[str, float]) -> tuple[Demand, ...]:
-    """seen: calls per action, where they are not as declared."""
+    """Return the demands of a task. seen: observed calls per action, where they differ from the declared."""
     task = factory.tasks[name]
     return tuple(
         Demand(

@@ -1,9 +1,9 @@
-"""Does a schedule still hold, by what is known now? Every SLO at the load that the schedule expects, every floor, and
-what links take.
+"""Check of a schedule by present knowledge: every SLO at the expected load, every floor, and the capacity of links.
 
-Where the curves say too little of a server's robots, or some have a floor that is not far off, their own queue is asked, as it was
-for the plan; what it said is remembered as long as the same
-robots are there, or fewer: a queue is run from drawn starts, and another draw must not break what nobody has touched."""
+Where the curves understate a server's capacity, or a floor is near, the queue of its robots is evaluated, as it was for the plan.
+The result is remembered as long as the same robots are there, or fewer: a queue is simulated from random starts, and another draw
+must not break a promise that no change affects.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ ROUNDING = 1e-3
 
 
 def broken(fleet: Fleet, looks: float = math.inf) -> tuple[str, ...]:
-    """What does not hold any more, in words. looks: at queues, at the most, of servers that are not alike; of further ones nothing
-    is said yet (see `is_judged`)."""
+    """Return texts on promises that no longer hold. looks: highest number of queue evaluations, of servers that differ; further
+    servers are not judged yet (see `is_judged`)."""
     doubts = dict(_doubts(fleet))
     return (*(doubts[server] for server in _missed(fleet, doubts, looks)), *_floors(fleet), *_links(fleet))
 
 
 def is_judged(fleet: Fleet) -> bool:
-    """`broken` has nothing more to look at."""
+    """Return whether `broken` has no more queues to evaluate."""
     return not _in_doubt(fleet, fleet.seated(dict(_doubts(fleet))))
 
 
 def seats(fleet: Fleet) -> dict[str, Counter[Seat]]:
-    """Server -> who asks it, and how often at the most."""
+    """Return server -> its robots, with their highest rates."""
     return fleet.seated(fleet.hosts)
 
 
 def _doubts(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Servers whose curves say too little of their robots, and what these miss if their own queue says no more, in words."""
+    """Yield servers beyond their curves or near a floor, with the text that applies if their queue breaks the promise too."""
     queues, near = fleet.queues(), _near_floors(fleet)
     for name, host in fleet.hosts.items():
         most_hz = host.capacity_hz(list(host.slos), fleet.curves)
@@ -53,7 +53,7 @@ def _doubts(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 
 def _near_floors(fleet: Fleet) -> dict[str, float]:
-    """Tasks whose floors are so near to what curves say that robots' own queue decides -> floor."""
+    """Return task -> floor, for tasks whose floor is so near the curves that the queue of their robots decides."""
     if all(task.floor_hz <= LEAST_HZ for task in fleet.problem.classes):
         return {}
     return {
@@ -62,14 +62,14 @@ def _near_floors(fleet: Fleet) -> dict[str, float]:
 
 
 def _tasks(fleet: Fleet, host: Host) -> set[str]:
-    """That have robots there."""
+    """Return the tasks with robots on a server."""
     demands = fleet.problem.demands
     return {fleet.problem.classes[demands[index].task].name for index in host.demands}
 
 
 def _missed(fleet: Fleet, servers: Collection[str], looks: float) -> list[str]:
-    """Those of them that miss an SLO or a floor by the law that plans are made with; of the others it is remembered that they do
-    not: with these robots, or some of them, for whoever has gone is in nobody's way."""
+    """Return the servers that miss an SLO or a floor by the queue model of the planner. For the others it is recorded that they
+    keep it with these robots or a part of them, because fewer robots only wait less."""
     sitting, queues = fleet.seated(servers) if servers else {}, fleet.queues()
     if asked := _first(queues.crowds(_in_doubt(fleet, sitting)), looks):
         keeping = queues.kept(asked)
@@ -79,18 +79,17 @@ def _missed(fleet: Fleet, servers: Collection[str], looks: float) -> list[str]:
 
 
 def _first(crowds: Mapping[str, Crowd], looks: float) -> list[str]:
-    """Servers whose queues are so many at the most."""
+    """Return the servers that share the first `looks` different queues."""
     order = {crowd: i for i, crowd in enumerate(dict.fromkeys(crowds.values()))}
     return [server for server, crowd in crowds.items() if order[crowd] < looks]
 
 
 def still_held(fleet: Fleet, before: Fleet) -> dict[str, Counter[Seat]]:
-    """Of what was known before figures changed, what these have nothing to do with: of servers that are as quick as they were, and
-    whose robots need, and are owed, what they did."""
+    """Return queue results that changed figures do not affect: of servers at the same pace, with robots of the same needs."""
     now, then = fleet.problem.seen, before.problem.seen
     owed_hz = {task.name: task.floor_hz for task in before.problem.classes}
     asking = [task for task in fleet.problem.classes if task.floor_hz <= owed_hz.get(task.name, 0.0)]
-    if now.paces != then.paces or now.models != then.models:  # of answers that they wait for elsewhere nothing is known any more
+    if now.paces != then.paces or now.models != then.models:  # the answers that they wait for elsewhere are unknown now
         asking = [task for task in asking if task.overlapped or len(task.coupled) == 1]
     alike = {task.name for task in asking if _needs(now, task.name) == _needs(then, task.name)}
     return {
@@ -109,12 +108,12 @@ def _needs(seen: Seen, task: str) -> tuple[object, ...]:
 
 
 def _pace(seen: Seen, host: Host) -> float:
-    """Of its model there."""
+    """Return the observed pace of its model there."""
     return seen.models.get((host.placement.model, declared_type(host.placement.gpu_type)), 1.0)
 
 
 def _in_doubt(fleet: Fleet, sitting: Mapping[str, Counter[Seat]]) -> list[str]:
-    """Nobody has looked at their queue with these robots."""
+    """Return the servers whose queue was not evaluated with these robots."""
     those = [server for server in sitting if server not in fleet.missing]
     return [server for server in those if not sitting[server] <= fleet.held.get(server, Counter())]
 
@@ -126,7 +125,7 @@ def _links(fleet: Fleet) -> Iterator[str]:
 
 
 def _floors(fleet: Fleet) -> Iterator[str]:
-    """By what robots may send; and by the curves, of those whom no queue judges."""
+    """Yield texts on broken floors: by the rates that robots may send, and by the curves of robots that no queue judges."""
     queues = fleet.queues()
     for task, most_hz, loop_hz in _paces_hz(fleet):
         rate_hz = min(most_hz, loop_hz)
@@ -135,13 +134,13 @@ def _floors(fleet: Fleet) -> Iterator[str]:
 
 
 def _are_judged(fleet: Fleet, task: TaskClass, queues: Queues) -> bool:
-    """Its robots, wherever they ask for actions."""
+    """Return whether queues judge the robots of a task wherever they request actions."""
     asked = {demand.index for demand in task.coupled if demand.for_actions}
     return all(queues.judges(name) for name, host in fleet.hosts.items() if asked & host.demands.keys())
 
 
 def _paces_hz(fleet: Fleet) -> Iterator[tuple[TaskClass, float, float]]:
-    """Action rate of one robot of each task: what it may send, and its closed loop at the slowest servers."""
+    """Yield each task with the action rate that a robot may send and its closed-loop rate on the slowest servers."""
     calls = {(task.name, d.component): d.calls for task in fleet.problem.classes for d in task.coupled}
     slowest_s: dict[int, float] = {}
     for host in fleet.hosts.values():

@@ -1,5 +1,4 @@
-"""What robots of a running factory see in the queues of their own servers: the law that plans are made with, for the schedule in
-force and for a newcomer beside it."""
+"""Queues of a running factory's servers by the planner's queue model, for the active schedule and for an admission beside it."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ class Kind(NamedTuple):
 
     task: str
     seats: tuple[tuple[str, str], ...]
-    """(component, server)"""
+    """(component, server) pairs."""
     cap_hz: float
-    """Of actions, inf: none; and what is expected."""
+    """Highest and expected action rates; inf: no limit."""
     rate_hz: float
 
 
 Crowd = tuple[Config, frozenset[tuple[Kind, int]]]
-"""How a server is set up, and who asks it; of these what they ask besides, too."""
+"""Configuration of a server with the kinds of its robots, which include their other servers."""
 
 
 def seated(
     routes: Iterable[Route], tasks: Mapping[str, str], hosts: Mapping[str, host.Host], servers: Collection[str]
 ) -> dict[str, Counter[host.Seat]]:
-    """Of these servers: who asks it, and how often at the most."""
+    """Return server -> its robots, with their highest rates."""
     found: dict[str, Counter[host.Seat]] = {server: Counter() for server in servers}
     for route in routes:
         if route.server in found:
@@ -46,7 +45,7 @@ def seated(
 
 
 class Queues:
-    """Of one schedule; who asks whom is looked at when it is needed."""
+    """Queues of one schedule; the robots of each server are collected lazily."""
 
     def __init__(
         self,
@@ -56,18 +55,18 @@ class Queues:
         routes: Iterable[Route],
         tasks: Mapping[str, str],
     ) -> None:
-        """tasks: of the robots."""
+        """tasks: robot -> task."""
         self._problem, self._curves, self._hosts, self._routes, self._tasks = problem, curves, hosts, routes, tasks
         self._calls = {demand.index: demand.calls for demand in problem.demands}
         self._calls_of = {(task.name, d.component): d.calls for task in problem.classes for d in task.demands}
 
     def judges(self, server: str) -> bool:
-        """Whether its robots wait in a queue that can be run: where actions alone do, for batches or to join one."""
+        """Return whether the server's queue can be simulated: its robots wait for actions alone, for batches or to join one."""
         one = self._hosts[server]
         return self._curves.knows_queue(one.config) and all(self._calls[index] == 1.0 for index in one.demands)
 
     def crowds(self, servers: Collection[str]) -> dict[str, Crowd]:
-        """Servers of which all of that is alike have the same queue."""
+        """Return a key per server that is equal for servers with the same queue."""
         found: dict[str, Crowd] = {}
         for server in servers:
             kinds = self._kinds(self._robots_at[server], None).items()
@@ -78,19 +77,19 @@ class Queues:
         return found
 
     def does_hz(self) -> float:
-        """Weighted actions/s that all robots are expected to do, as plans are judged by."""
+        """Return the weighted actions/s that all robots are expected to achieve, as plans are judged."""
         problem, operation, _ = self._operation(self._kinds(self._routes_of, None))
         return expected(problem, self._curves, operation)
 
     def kept(self, servers: Collection[str], newcomer: Kind | None = None) -> set[str]:
-        """Those of the servers that keep every SLO and floor, with a newcomer."""
+        """Return the servers that keep every SLO and floor, with another robot if one is given."""
         problem, operation, names = self._operation(self._near(servers, newcomer) or self._kinds(self._routes_of, newcomer))
         at = {one: name for name, one in zip(names, operation.hosts, strict=True) if name in servers}
         return {at[one] for one in keeping_hosts(problem, self._curves, operation, at)}
 
     def _near(self, servers: Collection[str], newcomer: Kind | None) -> Counter[Kind]:
-        """Who asks these servers; and of all others who asks what those ask besides, that alone. Nobody where no rate is limited:
-        then where robots settle depends on all."""
+        """Return the robots of these servers, and of robots on their other servers the parts there alone. It is empty where no rate
+        is limited: then the equilibrium depends on all robots."""
         if not self._is_limited and (newcomer is None or math.isinf(newcomer.cap_hz)):
             return Counter()
         among = {robot for server in servers for robot in self._robots_at[server]}
@@ -135,7 +134,7 @@ class Queues:
         return any(self._calls_of[self._tasks[r.robot], r.component] and math.isfinite(r.max_rate_hz) for r in self._routes)
 
     def _operation(self, kinds: Mapping[Kind, int]) -> tuple[Problem, Operation, list[str]]:
-        """As it would have been planned; and the names of its servers."""
+        """Return the operation as it would have been planned, and the names of its servers."""
         classes: list[TaskClass] = []
         robots: dict[str, Counter[int]] = defaultdict(Counter)
         tasks = {task.name: task for task in self._problem.classes}
@@ -144,7 +143,7 @@ class Queues:
             task, seats = tasks[kind.task], dict(kind.seats)
             demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
             first += len(demands)
-            floor_hz = min(task.floor_hz, kind.cap_hz)  # a cap below a floor is no matter of queues
+            floor_hz = min(task.floor_hz, kind.cap_hz)  # a cap below a floor does not depend on queues
             classes.append(replace(task, num_robots=count, demands=demands, floor_hz=floor_hz))
             for demand in demands:
                 if server := seats.get(demand.component):

@@ -1,11 +1,11 @@
-"""A schedule without the servers that are lost, and with those that came back: at once, without a solver, and without moving
-anybody who need not move. Who comes back to serve whom it had is of `losses.py`.
+"""Schedules without lost servers and with servers that returned, at once, without a solver and without unnecessary moves.
 
-Robots of a lost server have turned to its standby by themselves, long before anybody decides anything here; the schedule says the
-same. Whoever had none is spread over the others, as a newcomer is, as far as that is little work (`enquiry.AT_ONCE`): for the rest
-room is looked for elsewhere, and where there is none the whole factory is planned. What comes back hosts nothing yet: it serves who
-waits for a server, as it did before or as another one does. Where nobody waits it stands by, warm, for a lost server that no
-schedule is without, or for those that nobody covers; a plan of the whole factory may give it more.
+Restoring the former robots of a returned server is the task of `losses.py`. Robots of a lost server have already switched to its
+standby by themselves; the schedule confirms that. Robots without a standby are assigned to the other servers like admission
+candidates, as far as that is little work (`enquiry.AT_ONCE`): for the rest an assignment is searched elsewhere, and if there is
+none the whole factory is planned. A returned server hosts no model yet: it serves waiting robots, with its former model or that of
+another server. Where none wait it becomes a warm standby, for a lost server that a schedule still uses, or for uncovered ones; a
+plan of the whole factory may give it more.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ros2_rfm_serving.scheduler.promises import ROUNDING
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 Rebuild = Callable[[Schedule], Fleet]
-"""Its robots under a schedule, as the factory is seen now."""
+"""Function that returns the fleet of a schedule, for the factory as it is observed now."""
 
 
 def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bool) -> tuple[Fleet, dict[str, str]]:
-    """The next epoch without these; and who finds no room on the servers as they are: robot -> why.
+    """Return the next epoch without the lost servers, and robot -> reason for robots that do not fit the servers as they are.
 
-    A schedule that nothing would remain of is left as it is: only a plan of the whole factory helps.
-    peers: those of the normal routes may stand by.
+    A schedule of which no route would remain is not changed: only a plan of the whole factory helps.
+    peers: servers of the normal routes may be standbys.
     """
     before = fleet.schedule
     if not any(gpu_of(p) in lost for p in before.placements):
@@ -51,7 +51,8 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
 def reinforced(
     fleet: Fleet, epoch: int, servers: Iterable[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[Robot] = ()
 ) -> Fleet:
-    """With these: they serve who waits, where that keeps every promise, or stand by. The same fleet where they are of no use."""
+    """Return the fleet with more servers: they serve waiting robots where that keeps every promise, or become standbys. The fleet
+    is the same where they are of no use."""
     changed = fleet
     for server in servers:
         served = _serving(changed, server, [robot for robot in waiting if changed.task_of(robot.name) is None], rebuild)
@@ -63,8 +64,7 @@ def reinforced(
 
 
 def bare(fleet: Fleet) -> list[str]:
-    """Servers with robots that no standby carries beside its own, by what is known now: figures may be others than when it was
-    named."""
+    """Return servers with robots that no standby carries beside its own, by present figures instead of the plan's."""
     return [name for name, host in fleet.hosts.items() if host.sessions and not _is_carried(host, fleet)]
 
 
@@ -85,19 +85,19 @@ def _stands_in(standby: Host, host: Host, fleet: Fleet) -> bool:
 
 
 def _has_rows(standby: Host, host: Host, fleet: Fleet) -> bool:
-    """For the pipelined sessions of both."""
+    """Return whether a standby has rows for the pipelined sessions of both."""
     rows = sum(one.frame_rows(fleet.problem.demands) for one in (standby, host))
     return has_rows(standby.config, rows, fleet.curves)
 
 
 def is_jammed(fleet: Fleet) -> bool:
-    """Whether links do not take what standbys are for."""
+    """Return whether links do not carry the traffic of covered losses."""
     covering = {name for name, host in fleet.hosts.items() if host.sessions and host.standby}
     return fleet.pledge is not None and not all(frozenset([name]) in fleet.pledge.losses for name in covering)
 
 
 def deserted(schedule: Schedule, lost: Collection[str]) -> bool:
-    """Robots stand: the schedule still sends them to a server that is lost, and names nobody else who lives."""
+    """Return whether robots are stopped: the schedule sends them to a lost server and names no living standby."""
     gone = {p.server for p in schedule.placements if gpu_of(p) in lost}
     return bool(gone) and any(route.server in gone and (not route.standby or route.standby in gone) for route in schedule.routes)
 
@@ -111,7 +111,7 @@ def turned(route: Route, kept: Collection[str]) -> Route:
 
 
 def with_routes(schedule: Schedule, placements: Iterable[Placement], routes: Sequence[Route]) -> Schedule:
-    """What serves is no reserved standby any more."""
+    """Return the schedule with other placements and routes; a server with routes is no longer a reserved standby."""
     served: dict[str, dict[str, None]] = {}
     for route in routes:
         served.setdefault(route.server, {})[route.component] = None
@@ -129,8 +129,7 @@ def with_routes(schedule: Schedule, placements: Iterable[Placement], routes: Seq
 
 
 def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool, those: Collection[str] | None = None) -> Fleet:
-    """With the table of failover as it is now. those: servers that have another standby or none by it, where it is not for all;
-    the same fleet where they have not."""
+    """Return the fleet with an updated failover table, or unchanged if no standby changes. those: servers to update; None: all."""
     alike: dict[str, list[Host]] = defaultdict(list)
     for host in fleet.hosts.values():
         alike[host.placement.model].append(host)
@@ -138,7 +137,7 @@ def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool, those: C
     capacity_hz = functools.cache(lambda config, of: min((fleet.curves.capacity_hz(config, slo) for slo in of), default=math.inf))
 
     def carries(other: Host, host: Host) -> bool:
-        """Both loads, within every SLO."""
+        """Return whether a server carries both loads within every SLO."""
         if _stands_in(other, host, fleet):
             return True
         if not _has_rows(other, host, fleet):
@@ -158,7 +157,7 @@ def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool, those: C
 
 
 def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
-    """With as many sessions as they need; of those that were idle nobody has predicted anything."""
+    """Return placements with as many sessions as they need; servers that were idle get a predicted latency."""
     placements = []
     for host in fleet.hosts.values():
         placement = host.fitting()
@@ -169,7 +168,7 @@ def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
 
 
 def _cover(host: Host, carrying: Iterable[Host], fleet: Fleet, peers: bool) -> str:
-    """Of those who carry it too: those on other hosts first, then reserved ones, then the least loaded; empty: nobody."""
+    """Return the best standby of those that carry the load: on other hosts, then reserved, then least loaded; empty: none."""
     lost = fleet.problem.seen.lost
     able = [other for other in carrying if (other.placement.standby or peers) and gpu_of(other.placement) not in lost]
     able = [other for other in able if _may_cover(other, host, fleet)]
@@ -188,7 +187,7 @@ def _may_cover(other: Host, host: Host, fleet: Fleet) -> bool:
 
 
 def _serving(fleet: Fleet, server: str, waiting: Sequence[Robot], rebuild: Rebuild) -> Fleet | None:
-    """With this one as a normal server and some of those who wait, as far as that is little work. None: it takes nobody."""
+    """Return the fleet with this server and some waiting robots, as far as that is little work. None: it serves none of them."""
     for placement in _as_normal(fleet, server) if waiting else ():
         wider = rebuild(replace(fleet.schedule, placements=(*fleet.schedule.placements, placement)))
         changed, _ = at_once(wider, waiting)
@@ -198,7 +197,7 @@ def _serving(fleet: Fleet, server: str, waiting: Sequence[Robot], rebuild: Rebui
 
 
 def _as_normal(fleet: Fleet, server: str) -> Iterable[Placement]:
-    """As it was; then as one of each model that serves, the busiest first."""
+    """Yield the former placement of the server, then one of each active model, the busiest first."""
     problem = fleet.problem
     if server in fleet.hosts or (gpu_type := problem.declared.get(server)) is None:
         return
@@ -215,8 +214,8 @@ def _as_normal(fleet: Fleet, server: str) -> Iterable[Placement]:
 
 
 def _standing_by(fleet: Fleet, server: str) -> Placement | None:
-    """As one that is lost, or else as whom it covers most load that nobody covers; set up as the one it covers. None: it could
-    cover nobody."""
+    """Return a placement as the standby of a lost server, or else of the uncovered server with the highest load; it is configured
+    as that server. None: it could cover none."""
     problem = fleet.problem
     if server in fleet.hosts or (gpu_type := problem.declared.get(server)) is None:
         return None

@@ -1,4 +1,4 @@
-"""Routes and placements as they become where a robot comes, and others make room for it."""
+"""Routes and placements after an admission by adjustment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ros2_rfm_serving.types import Placement, Route
 
 
 def route_of(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:
-    """Of a robot that comes, to this server."""
+    """Return the route of an admitted robot to this server."""
     return Route(
         robot=robot.name,
         component=demand.component,
@@ -26,18 +26,18 @@ def route_of(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: f
 
 
 def at_rate(route: Route, demand: Demand, rate_hz: float, now_hz: float) -> Route:
-    """With its class at this action rate; as it is where that has not changed."""
+    """Return the route with its class at this action rate; it is the same where the rate has not changed."""
     if not demand.goal_coupled or abs(rate_hz - now_hz) <= ROUNDING * rate_hz:
         return route
     return replace(route, max_rate_hz=demand.rate_hz(rate_hz), predicted_rate_hz=demand.rate_hz(rate_hz))
 
 
 def batched(placement: Placement, sizes: Mapping[str, int]) -> Placement:
-    """sizes: of the servers where they change."""
+    """Return the placement with its new batch size. sizes: server -> batch size where it changes."""
     return replace(placement, batch_size=sizes.get(placement.server, placement.batch_size))
 
 
 def quicker(routes: Iterable[Route], changed: Iterable[Route]) -> set[str]:
-    """Servers that do more for somebody than they did: whatever holds at some rates holds at lower ones."""
+    """Return servers with a higher rate for any robot; only these need a check, as promises also hold at lower rates."""
     before = {(route.robot, route.component): route.max_rate_hz for route in routes}
     return {r.server for r in changed if r.max_rate_hz > before.get((r.robot, r.component), 0.0) + ROUNDING}

@@ -1,4 +1,4 @@
-"""A server that was idle has no standby: its first robot brings it a reserved one, where one carries it."""
+"""Standby of an idle server: its first robot gives it a reserved standby, if one carries the load."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.types import Route
 
 Asking = Sequence[tuple[Route, Demand]]
-"""Of one robot."""
+"""Routes of one robot with their demands."""
 
 
 def with_reserved(
     asking: Asking, hosts: Mapping[str, Host], curves: Curves, problem: Problem, pledge: Pledge | None
 ) -> list[Route]:
-    """The routes of a newcomer. pledge: of links; None: there are none."""
+    """Return the routes of an admitted robot with standbys. pledge: link budget; None: no links."""
     standbys: dict[str, str] = {}
     for name in {route.server for route, _ in asking if not hosts[route.server].sessions}:
         mine = [(route, demand) for route, demand in asking if route.server == name]
@@ -36,7 +36,7 @@ def with_reserved(
 
 
 def _jams(mine: Asking, standby: str, pledge: Pledge | None) -> bool:
-    """Whether links do not carry the first robot of a server on its standby."""
+    """Return whether links do not carry the first robot of a server on its standby."""
     if pledge is None:
         return False
     asked: dict[str, float] = defaultdict(float)

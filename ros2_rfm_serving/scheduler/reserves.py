@@ -1,8 +1,8 @@
-"""Which servers are the reserve: every choice that differs is a candidate, and the plan decides.
+"""Choice of reserved servers: every different choice is a candidate, and the plan decides.
 
-`standby.num_servers` says how many servers stay out of the normal routes, and not which. Equal servers are alike, so that a
-candidate is how many of each kind (`canonical.kinds_of`) are kept back. A plan is made without each of the most promising ones, and
-`best_of` compares these plans: nothing depends on the order in which groups are declared.
+`standby.num_servers` gives how many servers stay out of the normal routes, and not which. Equal servers are interchangeable, so
+that a candidate is a number per kind (`canonical.kinds_of`). A plan is made without each of the most promising ones, and `best_of`
+compares these plans: the result does not depend on the order in which groups are declared.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ros2_rfm_serving.types import Schedule
 
 Reserve = frozenset[str]
 MOST_BOUNDED, MOST_PLANNED = 24, 4
-"""Candidates whose bound is looked for, and the best of them by it, which are planned."""
+"""Largest number of candidates that are bounded, and of those with the best bounds that are planned."""
 COVERING = 0.05
-"""Share of an objective that is given up at the most for a reserve that covers more servers."""
+"""Largest share of an objective that is given up for a reserve that covers more servers."""
 ALIKE = 1e-3
-"""Relative difference of objectives that predictions do not tell apart."""
+"""Relative difference of objectives that predictions cannot distinguish."""
 
 
 def reserves(factory: Factory, seen: Seen, previous: Schedule | None, working: Collection[str] = ()) -> list[Reserve]:
-    """All candidates. While a schedule is in force there is one, of servers that nobody is on: a reserve makes up for those lost.
+    """Return all candidates. With an active schedule there is one, of unused servers: a reserve makes up for those lost.
 
-    working: servers that are to be no reserve, if others can.
+    working: servers that are not reserved if others can be.
     """
     types = ordered_servers(factory, seen)
     if working or (previous and previous.routes) or not num_reserved(factory, types):
@@ -39,7 +39,7 @@ def reserves(factory: Factory, seen: Seen, previous: Schedule | None, working: C
 
 
 def usual(factory: Factory, types: Mapping[str, str], previous: Schedule | None, working: Collection[str] = ()) -> Reserve:
-    """The last of these servers; while a schedule is in force the last of those that nobody is on, and of these its reserve."""
+    """Return the last of these servers; with an active schedule the last of the unused ones, and of these its reserve."""
     used = {route.server for route in previous.routes} if previous else set[str]()
     kept = {placement.server for placement in previous.placements if placement.standby} if previous else set[str]()
     order = sorted(types, key=lambda s: (s not in working, bool(used) and s not in used, s in kept))
@@ -47,7 +47,7 @@ def usual(factory: Factory, types: Mapping[str, str], previous: Schedule | None,
 
 
 def num_reserved(factory: Factory, types: Mapping[str, str]) -> int:
-    """Servers of those that live that are no part of the normal routes; one at least is."""
+    """Return the number of living servers out of the normal routes; at least one stays in them."""
     num_lost = len(factory.gpu_types) - len(types)
     return max(0, min(factory.standby.num_servers - num_lost, len(types) - 1))
 
@@ -66,9 +66,8 @@ def _candidates(kinds: Mapping[str, Kind], number: int) -> Iterator[Reserve]:
 
 
 def best_of(solutions: Sequence[Solution], given_up: float) -> int:
-    """Index of the plan whose reserve is the best: of those that are worth nearly as much as the best one, the one that leaves the
-    fewest servers uncovered; of those the one that is worth most.
-
+    """Return the index of the plan with the best reserve: among plans with nearly the best objective, the one with the fewest
+    uncovered servers; among those, the one with the highest objective.
     given_up: share of an objective that may be missing.
     """
     worth = max(solution.objective if solution.feasible else 0.0 for solution in solutions)
@@ -83,5 +82,5 @@ def best_of(solutions: Sequence[Solution], given_up: float) -> int:
 
 
 def uncovered(solution: Solution) -> int:
-    """Servers whose loss no standby makes good."""
+    """Return the number of servers whose loss no standby covers."""
     return sum(bool(server.streams) and server.server not in solution.standby_of for server in solution.servers)

@@ -1,4 +1,4 @@
-"""Where a newcomer was found to have room: found by looks at queues, which may take a second, and taken in a moment."""
+"""Feasible assignment for an admission: the search by queue evaluations may take a second, applying it is quick."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Of one fleet, and of no other. Plain data: whoever looks for it may do so in another process."""
+    """Feasible assignment in one fleet, and in no other. It is plain data, so that another process may search for it."""
 
     seats: Mapping[int, str]
-    """Index of a demand of the newcomer -> its server."""
+    """Index of a demand of the new robot -> its server."""
     cap_hz: float
     rate_hz: float
-    """Actions/s that it may do at the most, and that are to be expected."""
+    """Highest and expected actions/s."""
     looks: int
-    """That were allowed: with others it would be another room."""
+    """Queue evaluations that were allowed; another number may give another assignment."""
     strained: frozenset[str] = frozenset()
-    """Servers that keep every SLO with it, which was looked at."""
+    """Servers whose queues were evaluated and keep every SLO with the robot."""
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
-    """Server -> how it batches with the newcomer, where others make room."""
+    """Server -> its batch size with the new robot, where others are adjusted."""
     rates_hz: Mapping[str, float] = field(default_factory=dict)
-    """Task -> action rate of each of its robots, where others make room; empty: nobody else changes."""
+    """Task -> action rate of each of its robots, where others are adjusted; empty: no other robot changes."""

@@ -1,9 +1,8 @@
-"""Who was admitted while the factory runs, how long each was not heard, and what their words say to a scheduler that knows nobody.
+"""Registry of robots that were admitted at run time, with their leases, and recovery of it from the robots' status messages.
 
-Nothing of it is kept in a file: whoever is in the factory says so in its status, so that a scheduler that is started again, on this
-machine or on another, finds its predecessor's robots on the graph. Robots of the descriptor are never in it.
-
-Time comes as durations between two looks: no clock is read, and none can be set back.
+The registry is not kept in a file: each robot's status has its admission, so that a restarted scheduler, on this machine or on
+another, finds the robots of the former one on the ROS graph. Robots of the descriptor are never in the registry. Time is passed as
+durations between two polls: no clock is read, and none can be set back.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from ros2_rfm_serving.types import Admission
 
 DEFAULT_LEASE_S = 60.0
 LOOK_PERIOD_S = 0.5
-"""Between two looks. One that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not
-read yet, and may not be before it is stopped again."""
+"""Time between two polls. A later poll counts no longer than this: messages that robots sent while the scheduler was busy or
+stopped are not read yet, and may not be before it is stopped again."""
 MAX_REMEMBERED = 1024
-"""Robots that have gone, of each kind."""
+"""Largest number of remembered former robots, of each kind."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """What a robot says of itself."""
+    """Status that a robot reports of itself."""
 
     robot: str
     follows: int
-    """A scheduler; 0: none yet."""
+    """Identity of the scheduler that it follows; 0: none yet."""
     admission: Admission
 
 
@@ -41,34 +40,34 @@ class Word:
 class _Lease:
     task: str
     inherited: bool = False
-    """From another scheduler, by the robot's word."""
+    """Whether it is from another scheduler, by the robot's status."""
     follows: bool = False
-    """Its robot was heard to follow this scheduler."""
+    """Whether the robot has reported that it follows this scheduler."""
     silent_s: float = 0.0
 
 
 class Roster:
-    """Of the scheduler `identity`. A lease is as good as new whenever its robot is heard; after `lease_s` of silence it ends."""
+    """Registry of the scheduler `identity`. Each status of a robot renews its lease; after `lease_s` of silence the lease ends."""
 
     def __init__(self, identity: int, lease_s: float = DEFAULT_LEASE_S) -> None:
         self.lease_s = lease_s
         self.ended = self.inherited = 0
-        """Leases, since the start."""
+        """Number of leases since the start."""
         self._identity = identity
         self._leases: dict[str, _Lease] = {}
         self._former: dict[str, str] = {}
-        """Robot -> task, of leases that ended by themselves: who comes back is admitted again."""
+        """Robot -> task, for leases that expired: a robot that returns is admitted again."""
         self._released: dict[str, None] = {}
-        """By somebody's order: what they still say of another scheduler does not count."""
+        """Robots released by an operator: their later reports on another scheduler do not count."""
 
     @property
     def tasks(self) -> Mapping[str, str]:
-        """Robot -> task, in the order of their coming."""
+        """Return robot -> task, in the order of admission."""
         return {robot: lease.task for robot, lease in self._leases.items()}
 
     @property
     def released(self) -> tuple[str, ...]:
-        """By somebody's order, and not known to have heard of it."""
+        """Return robots that an operator released and that are not known to have received it."""
         return tuple(self._released)
 
     @property
@@ -76,13 +75,13 @@ class Roster:
         return {robot: lease.silent_s for robot, lease in self._leases.items()}
 
     def admit(self, robot: str, task: str) -> None:
-        """By somebody's order, with a new lease: also for one that is to appear."""
+        """Admit a robot by an operator's request with a new lease, also one that is yet to appear."""
         self._former.pop(robot, None)
         self._released.pop(robot, None)
         self._leases[robot] = _Lease(task)
 
     def inherit(self, robot: str, task: str) -> None:
-        """It is served by the schedule of a former scheduler: what it says of that one counts, as soon as it is heard."""
+        """Add a robot that a former scheduler's schedule serves; its status on that scheduler counts from its first message on."""
         self._leases[robot] = _Lease(task, inherited=True)
         self.inherited += 1
 
@@ -91,7 +90,7 @@ class Roster:
         _remember(self._released, robot, None)
 
     def hear(self, word: Word) -> None:
-        """A sign of life. A robot that another scheduler admitted is taken over, as long as that scheduler does not release it."""
+        """Renew a lease by a status. A robot of another scheduler is adopted, unless that scheduler has released it."""
         elsewhere = word.admission.task if word.admission.scheduler != self._identity else ""
         if not elsewhere:
             self._released.pop(word.robot, None)
@@ -103,8 +102,8 @@ class Roster:
             self.inherit(word.robot, elsewhere)
 
     def hear_elsewhere(self, word: Word) -> None:
-        """Said to another scheduler, nobody knows when. That that one serves it keeps a lease which was inherited, and that it
-        has released it ends that, until the robot follows this scheduler."""
+        """Process a status to another scheduler, of unknown age. While that one serves the robot, an inherited lease is renewed;
+        its release ends the lease, until the robot follows this scheduler."""
         lease = self._leases.get(word.robot)
         if lease is None or not lease.inherited or lease.follows or not word.follows:
             return
@@ -114,24 +113,24 @@ class Roster:
             del self._leases[word.robot]
 
     def knows(self, robot: str) -> bool:
-        """A word of it counts whatever it says: it has a lease, or had one."""
+        """Return whether any status of the robot counts: it has a lease, or had one."""
         return robot in self._leases or robot in self._former or robot in self._released
 
     def elapse(self, seconds: float) -> list[str]:
-        """So much time has passed since the last look. Whose leases end."""
+        """Advance time since the last poll, and return robots whose leases end."""
         for lease in self._leases.values():
             lease.silent_s += min(seconds, LOOK_PERIOD_S)
         ended = [robot for robot, lease in self._leases.items() if lease.silent_s >= self.lease_s]
         for robot in ended:
             lease = self._leases.pop(robot)
-            if lease.follows or not lease.inherited:  # else it says itself whether it is admitted, when it follows this one
+            if lease.follows or not lease.inherited:  # otherwise its next status shows whether it is admitted
                 _remember(self._former, robot, lease.task)
         self.ended += len(ended)
         return ended
 
     def limit_to(self, factory: Factory, present: Sequence[Robot]) -> None:
-        """Another descriptor counts: robots that it declares need no lease, those that it no longer declares get one, and those of
-        tasks that it lacks have been released, also where they are silent."""
+        """Apply another descriptor: robots that it declares need no lease, those that it no longer declares get one, and those of
+        tasks that it lacks are released, also silent ones."""
         declared = {robot.name for robot in factory.robots}
         for name, task in {**self._former, **self.tasks}.items():
             if name in declared:
@@ -148,7 +147,7 @@ class Roster:
 
     def _renew(self, word: Word, lease: _Lease) -> None:
         lease.silent_s, lease.follows = 0.0, lease.follows or word.follows == self._identity
-        if lease.inherited and word.follows not in (0, self._identity):  # then the book of that scheduler counts
+        if lease.inherited and word.follows not in (0, self._identity):  # then the record of that scheduler counts
             if word.admission.task:
                 lease.task = word.admission.task
             else:
@@ -158,11 +157,11 @@ class Roster:
 def settled(
     fleet: Fleet, tasks: Mapping[str, str], declared: Container[str], *, planning: bool = False, asking: bool = False
 ) -> tuple[Fleet, dict[str, str]]:
-    """The fleet with the robots of a roster and without those that are no longer in it, every other route as it is; and who
-    finds no room on the servers as they are: robot -> why.
-
-    planning: a plan is being made that has them. It is made anew for each that finds room before: so only a few are looked at.
-    asking: they are being looked for elsewhere."""
+    """Return the fleet with the robots of a registry and without released ones, with all other routes as they are; and robot ->
+    reason for those that do not fit the servers as they are.
+    planning: a plan with them is being made. Each admission before makes it obsolete, so that only a few are tried.
+    asking: an assignment for them is being searched elsewhere.
+    """
     for robot in fleet.robots:
         if robot.name not in declared and tasks.get(robot.name) != robot.task:
             fleet = fleet.release(robot.name)
@@ -173,7 +172,7 @@ def settled(
 
 
 def newcomers(fleet: Fleet, tasks: Mapping[str, str]) -> list[Robot]:
-    """Robots of a roster that the fleet is without."""
+    """Return robots of a registry that are not in the fleet."""
     counts = Counter(robot.task for robot in fleet.robots)
     found = []
     for name, task in tasks.items():

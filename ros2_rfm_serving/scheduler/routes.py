@@ -1,4 +1,4 @@
-"""A solution as a `Schedule` for the wire: which robot goes where."""
+"""Conversion of a solution to a `Schedule` for the wire, with a server for each robot."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
 MIN_SESSIONS = 8
-"""Of a server, so that robots can come and go."""
+"""Least number of sessions of a server, so that robots can be admitted and released."""
 
 
 def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, previous: Schedule | None = None) -> Schedule:
-    """Names who goes where. A robot stays on the server that it had in `previous` wherever that server still has room for it."""
+    """Assign robots to servers. A robot stays on its server of `previous` wherever that server still has capacity for it."""
     routes = _routes(solution, robots, previous)
     sessions: dict[str, int] = defaultdict(int)
     for route in routes:
@@ -71,13 +71,13 @@ def _routes(solution: Solution, robots: Sequence[Robot], previous: Schedule | No
 
 
 Places = dict[str, list[tuple[ServerSolution, Stream]]]
-"""Component -> where a part of a task has it."""
+"""Component -> servers and streams of one part of a task."""
 
 
 def _places(
     solution: Solution, robots: Sequence[Robot], before: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, tuple[str, ...]], Places]:
-    """(task, robots of one part) -> their places."""
+    """Return (task, robots of one part) -> their places."""
     parts: dict[str, dict[int, Places]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for server in solution.servers:
         for stream in server.streams:
@@ -92,7 +92,7 @@ def _places(
 def _members(
     parts: Sequence[Places], robots: Sequence[str], before: Mapping[tuple[str, str], str]
 ) -> Iterator[tuple[Places, tuple[str, ...]]]:
-    """Who belongs to which part: first those who find most of their servers there, then the others in turn."""
+    """Assign robots to parts: first robots that find most of their servers there, then the others in turn."""
     free = [max(sum(stream.num_robots for _, stream in options) for options in places.values()) for places in parts]
     members: list[list[str]] = [[] for _ in parts]
     servers = [{(component, s.server) for component, options in places.items() for s, _ in options} for places in parts]
@@ -114,7 +114,7 @@ def _seated(
     options: Sequence[tuple[ServerSolution, Stream]],
     before: Mapping[tuple[str, str], str],
 ) -> dict[str, tuple[ServerSolution, Stream]]:
-    """Robot -> its place; first those who can stay where they were, then the others in turn, the emptiest server first."""
+    """Return robot -> its place: first robots that can stay where they were, then the others in turn, the emptiest server first."""
     free = {server.server: stream.num_robots for server, stream in options}
     place = {server.server: (server, stream) for server, stream in options}
     seats: dict[str, tuple[ServerSolution, Stream]] = {}

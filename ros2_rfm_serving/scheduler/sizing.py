@@ -1,4 +1,4 @@
-"""How many GPUs for these robots, how many robots for these GPUs: by the scheduler, and by two closed formulas beside it."""
+"""Number of GPUs for given robots, or of robots for given GPUs: by the scheduler, and by two closed formulas beside it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.types import SYSTEM1
 
 COMFORT = 0.8
-"""Of the unloaded closed loop: what is asked of a task without a floor."""
+"""Share of the unloaded closed-loop rate that is required of a task without a floor."""
 MOST = {"servers": 4096, "robots": 65536}
-"""Where a search ends."""
+"""Upper ends of searches."""
 ENOUGH = 1 - 1e-6
 ROUNDING = 1e-9
 UTILISATION = 0.8
-"""Of a server, that Remote-RTC §4 P10 allows."""
+"""Utilisation of a server that Remote-RTC §4 P10 allows."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Required:
 
 
 def required_rates(factory: Factory, profile: Profile, rate_hz: float | None) -> dict[str, Required]:
-    """`rate_hz` for every task; without it its floor, or a share of the closed loop that an unloaded server allows.
+    """Return `rate_hz` for every task; without it the task's floor, or a share of the closed-loop rate on an unloaded server.
 
     Raises: `ScheduleError` for a rate that no number of servers can give.
     """
@@ -59,8 +59,7 @@ def required_rates(factory: Factory, profile: Profile, rate_hz: float | None) ->
 
 
 def unloaded_closed_loop_hz(name: str, factory: Factory, profile: Profile) -> float:
-    """1 / (t_act + latencies and round trips), or of the longest of them in asynchronous execution, on idle servers (ROSA §3.4.2,
-    eq. 4)."""
+    """Return 1 / (t_act + latencies and round trips) on idle servers, or 1 / their maximum if asynchronous (ROSA §3.4.2, eq. 4)."""
     task, round_trip_s = factory.tasks[name], factory.network_of(name).mean_s
     waits_s = [
         task.calls_per_action(name) * (unloaded_s(component.model, factory, profile) + round_trip_s)
@@ -72,7 +71,7 @@ def unloaded_closed_loop_hz(name: str, factory: Factory, profile: Profile) -> fl
 
 
 def unloaded_s(model: str, factory: Factory, profile: Profile) -> float:
-    """Lowest mean latency of a model on the declared GPU types. Raises: `ScheduleError` when it was never measured there."""
+    """Return the lowest mean latency of a model on the declared GPU types. Raises: `ScheduleError` without measurements."""
     types = dict.fromkeys(group.gpu_type for group in factory.server_cluster)
     profile = profile.batched(factory.continuous)
     sizes = [(gpu, *size) for gpu in types if model in profile.models_on(gpu) for size in profile.batch_sizes(model, gpu)]
@@ -83,19 +82,19 @@ def unloaded_s(model: str, factory: Factory, profile: Profile) -> float:
 
 
 def demanding(factory: Factory, required: dict[str, Required]) -> Factory:
-    """The factory with the required rates as floors, so that the scheduler gives them to every robot."""
+    """Return the factory with the required rates as floors, so that the scheduler gives them to every robot."""
     floors = {name: factory.tasks[name].model_copy(update={"min_action_rate_hz": r.rate_hz}) for name, r in required.items()}
     return factory.model_copy(update={"tasks": {**factory.tasks, **floors}})
 
 
 def reached(solution: Solution, required: dict[str, Required]) -> bool:
-    """Every SLO is met and every robot has its rate."""
+    """Return whether every SLO is met and every robot has its rate."""
     return solution.feasible and all(solution.tasks[name].slowest_rate_hz >= r.rate_hz * ENOUGH for name, r in required.items())
 
 
 @dataclass
 class Search:
-    """A number from which on (or up to which) something holds; every trial is remembered."""
+    """Search for the number from which on (or up to which) a predicate holds; every trial is remembered."""
 
     holds: Callable[[int], bool]
     least: int
@@ -105,7 +104,7 @@ class Search:
     trials: dict[int, bool] = field(default_factory=dict)
 
     def run(self, start: int) -> int | None:
-        """The lowest (rising) or highest number at which it holds, by doubling from `start` and bisection; None: at none."""
+        """Return the lowest (rising) or highest number at which it holds, by doubling from `start` and bisection; None: at none."""
         yes, no = self._bracket(min(max(start, self.least), self.most))
         if yes is None:
             return None
@@ -115,7 +114,7 @@ class Search:
         return yes
 
     def monotone(self, answer: int | None) -> bool:
-        """Tries two more numbers on the far side of the answer, then compares all trials."""
+        """Try two more numbers on the far side of the answer, and return whether all trials are monotone."""
         if answer is not None:
             for beyond in (1, 2):
                 probe = answer - beyond if self.rising else answer + beyond
@@ -125,12 +124,12 @@ class Search:
         return at == sorted(at)
 
     def best(self) -> int | None:
-        """The lowest (rising) or highest number at which it was found to hold."""
+        """Return the lowest (rising) or highest number at which it was found to hold."""
         found = [number for number, holds in self.trials.items() if holds]
         return (min(found) if self.rising else max(found)) if found else None
 
     def _bracket(self, number: int) -> tuple[int | None, int | None]:
-        """(holds, does not hold), as near as doubling brings them; None where an end of the range was reached."""
+        """Return (holds, does not hold), as near as doubling brings them; None where an end of the range was reached."""
         holds = self._try(number)
         up = holds != self.rising
         other: int | None = None
@@ -153,47 +152,47 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelLoad:
-    """What a fleet asks of one model, and what one GPU gives, by the two formulas."""
+    """Demand of a fleet for one model and capacity of one GPU, by the two formulas."""
 
     model: str
     num_robots: int
     rate_hz: float
-    """Requests of all robots."""
+    """Request rate of all robots."""
     service_s: float
-    """t: server time of one request alone"""
+    """t: server time of one request alone."""
     slack_s: float
-    """H dt / 2 - RTT, H dt being the execution time of a chunk; inf where no robot waits for chunks of this model"""
+    """H dt / 2 - RTT, H dt being the execution time of a chunk; inf where no robot waits for chunks of this model."""
     slo_rate_hz: float
     """Highest rate of one GPU within the tightest SLO, at the best batch size."""
 
     @property
     def remote_rtc_servers(self) -> float:
-        """Remote-RTC §4 P10: N_max = min(0.8 / (r t), (H dt / 2 - RTT) / t) clients per GPU; inf: not one client."""
+        """Return the GPUs for N_max = min(0.8 / (r t), (H dt / 2 - RTT) / t) clients each (Remote-RTC §4 P10); inf: N_max < 1."""
         each_hz = self.rate_hz / self.num_robots
         clients = min(UTILISATION / (each_hz * self.service_s), self.slack_s / self.service_s)
         return math.ceil(self.num_robots / math.floor(clients)) if clients >= 1 else math.inf
 
     @property
     def rosa_servers(self) -> float:
-        """ROSA §3.4.2: robots x rate / highest rate at the SLO, rounded up; inf: no rate meets the SLO."""
+        """Return the GPUs by ROSA §3.4.2: robots x rate / highest rate at the SLO, rounded up; inf: no rate meets the SLO."""
         return math.ceil(self.rate_hz / self.slo_rate_hz - ROUNDING) if self.slo_rate_hz else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Use:
-    """One component of one task that runs a model."""
+    """Use of a model by one component of one task."""
 
     task: str
     num_robots: int
     rate_hz: float
-    """Of one robot."""
+    """Request rate of one robot."""
     chunk_s: float
-    """Execution time of a chunk; inf: the component makes none"""
+    """Execution time of a chunk; inf: the component makes none."""
     slo: Slo
 
 
 def model_loads(factory: Factory, profile: Profile, required: dict[str, Required], rtt_s: float) -> list[ModelLoad]:
-    """On the GPU type of the first group; rates are those required."""
+    """Return the load of each model on the GPU type of the first group, at the required rates."""
     users: dict[str, list[_Use]] = defaultdict(list)
     models, gpu_type = (
         {c.model for task in factory.tasks.values() for c in task.components.values()},

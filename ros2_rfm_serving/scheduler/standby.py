@@ -1,9 +1,9 @@
-"""Hot standbys (ROSA §3.4.4): who takes over when a server is lost is decided ahead, so that failover is a table look-up.
+"""Hot standbys (ROSA §3.4.4): the standby of each server is decided ahead, so that failover is a table look-up.
 
 A *reserved* standby hosts one model, warm, outside the normal routes; it covers every server of that model whose load it carries
 within every SLO. Where no reserved one covers a server, a *peer* may: a server of the normal routes with the same model, if it
-meets every SLO with both loads. Where there are several hosts, who covers a server is on another one; which of the equal servers is
-which is chosen so that it can be (see `apart`).
+meets every SLO with both loads. Where there are several hosts, the standby of a server is on another one; equal servers exchange
+names to make that possible (see `apart`).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
 from ros2_rfm_serving.scheduler.traffic import traffic_of
 
 NAMED = 8
-"""Servers that a note lists by name."""
+"""Largest number of servers that a note lists by name."""
 
 
 @dataclass(frozen=True)
 class Cover:
-    """Failover as a table."""
+    """Failover table with its gaps."""
 
     standby_of: Mapping[str, str]
-    """Server -> who takes its robots over."""
+    """Server -> its standby."""
     uncovered: tuple[str, ...]
-    """Servers whose loss nobody makes good."""
+    """Servers whose loss no standby covers."""
     beside: tuple[str, ...] = ()
-    """Of those: somebody on their own host could."""
+    """Uncovered servers that a server on their own host could cover."""
     crowding: tuple[str, ...] = ()
-    """Hosts whose servers are covered one by one, and not all of them at once."""
+    """Hosts whose servers are covered one by one, but not all at once."""
     narrow: tuple[str, ...] = ()
-    """Servers that would be covered, if links took what then was on them: in words."""
+    """Texts on servers that would be covered if links carried the traffic of their loss."""
     jamming: tuple[str, ...] = ()
-    """Hosts whose servers are covered one by one, where links do not take what is on them if all are lost at once."""
+    """Hosts whose servers are covered one by one, but whose loss at once is more than links carry."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """In words."""
+        """Return the gaps as texts."""
         notes = [uncovered(self.uncovered)] if self.uncovered else []
         if self.beside:
             those = shortened(self.beside, NAMED)
@@ -58,9 +58,9 @@ class Cover:
 def with_standbys(
     solution: Solution, problem: Problem, curves: Curves, reserved: Mapping[str, str], *, peers: bool = True
 ) -> Solution:
-    """Gives reserved servers (name -> GPU type) their models and adds the table of failover.
+    """Give reserved servers (name -> GPU type) their models and add the failover table.
 
-    One model after the other: the one whose coverage leaves the fewest servers uncovered.
+    One model is placed after the other: the one whose coverage leaves the fewest servers uncovered.
     """
     servers = list(solution.servers)
     lost = {s.server for s in servers if s.streams}
@@ -82,13 +82,13 @@ def with_standbys(
 
 
 def uncovered(servers: Sequence[str]) -> str:
-    """In words."""
+    """Return the note on uncovered servers."""
     return f"no standby covers the loss of {shortened(servers, NAMED)}"
 
 
 def cover_of(servers: Iterable[ServerSolution], problem: Problem, curves: Curves, *, peers: bool) -> Cover:
-    """Those on other hosts first, then those that carry what else a host loses with the server, then reserved standbys, then the
-    least loaded."""
+    """Return the failover table. Other hosts come first, then servers that carry the rest of a lost host too, then reserved
+    standbys, then the least loaded."""
     book = _Cover(list(servers), problem, _Able(curves, peers))
     for server in book.servers:
         if server.streams:
@@ -97,7 +97,7 @@ def cover_of(servers: Iterable[ServerSolution], problem: Problem, curves: Curves
 
 
 class _Able:
-    """Whether the first one may, and can, carry the second one's robots as well, wherever they are."""
+    """Predicate: whether the first server may, and can, carry the robots of the second as well, wherever both are."""
 
     def __init__(self, curves: Curves, peers: bool) -> None:
         self._curves, self._peers = curves, peers
@@ -112,7 +112,7 @@ class _Able:
 
 
 class _Cover:
-    """Failover, one server after the other."""
+    """Builder of the failover table, one server after the other."""
 
     def __init__(self, servers: Sequence[ServerSolution], problem: Problem, able: _Able) -> None:
         self.servers, self._problem, self._able = servers, problem, able
@@ -120,12 +120,12 @@ class _Cover:
         self._standby_of: dict[str, str] = {}
         self._uncovered, self._beside = list[str](), list[str]()
         self._narrow: dict[Way, dict[str, float]] = defaultdict(dict)
-        """Link -> server -> what would be on it."""
+        """Link -> server -> load that it would have."""
         self._crowding, self._jamming = dict[str, None](), dict[str, None]()
         self._falls: dict[tuple[str, str], list[Stream]] = defaultdict(list)
-        """(host, standby) -> what it takes over when that host is lost."""
+        """(host, standby) -> streams that move to it when that host is lost."""
         self._fallen: dict[str, list[Load]] = defaultdict(list)
-        """Host -> what is moved on links then."""
+        """Host -> traffic that moves between links then."""
 
     def cover(self, server: ServerSolution) -> None:
         able = [other for other in self.servers if self._able(other, server)]
@@ -172,7 +172,7 @@ class _Cover:
         return not self._able.carries(other, streams, server.model)
 
     def _grown(self, server: ServerSolution, other: ServerSolution, fallen: Iterable[Load] = ()) -> Load:
-        """Links that would be too narrow with a server's robots at another one, and what was on them."""
+        """Return links that would be too narrow with a server's robots at another one, with their loads."""
         if self._traffic is None:
             return {}
         moved = self._traffic.moved(server.server, other.server)
@@ -220,7 +220,7 @@ def _stands_in(standby: ServerSolution, server: ServerSolution) -> bool:
 
 
 def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves: Curves) -> bool:
-    """Whether a server meets every SLO under these streams at their predicted rates."""
+    """Return whether a server meets every SLO under these streams at their predicted rates."""
     if host.model != model:
         return False
     streams = list(streams)
@@ -232,5 +232,5 @@ def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves
 
 
 def _config(server: ServerSolution) -> Config:
-    """Of one that has its GPU for itself."""
+    """Return the configuration of a server that has its GPU for itself."""
     return Config(server.model, server.gpu_type, server.batching, server.batch_size)

@@ -1,7 +1,7 @@
-"""The factory, its robots and the schedule in force: what changes it, and what is published then (ROSA §3.4.4).
+"""State of the factory, its robots and the active schedule: changes, and their publication (ROSA §3.4.4).
 
-What must change at once does, without a solver and without moving anybody who need not move; whether another plan is needed, or
-would be worth its price, is looked at in the background.
+Urgent changes are made at once, without a solver and without unnecessary moves. Whether another plan is needed, or would be worth
+its cost, is evaluated in the background.
 """
 
 from __future__ import annotations
@@ -28,67 +28,67 @@ from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
 MOST_EFFORT = 16
-"""Times the work of one plan that the last attempt at a better one may take."""
+"""Largest multiple of one plan's work for the last attempt at a better one."""
 PATIENT = 2
-"""Plans in vain, for an order or a promise, before the others wait for it."""
+"""Number of obsolete plans for an order or a promise before all others wait for it."""
 ATTEMPTS = 3
-"""At a plan that is needed, where the planner fails."""
+"""Attempts at a needed plan when the planner fails."""
 JUDGED = 1
-"""Looks at the queue of a server's robots at a time, 10 to 40 ms."""
+"""Queue evaluations per poll, 10 to 40 ms each."""
 LOOKS_BETWEEN = 120
-"""Looks until the planner is asked again after those, a minute: memory that was short may not be any more."""
+"""Polls until the planner is asked again after those attempts, one minute: a shortage of memory may be over."""
 COVERED_LOOKS = 1200
-"""Looks after a plan for the sake of cover until another one is made for that alone: as long as a schedule is expected to last."""
+"""Polls after a plan for the sake of cover until the next such plan: as long as a schedule is expected to last."""
 UNEXPLAINED = (
     "no figure that plans are made with says why; declare services that take longer (planning.stragglers), or keep a margin "
     "(planning.slo_margin)"
 )
 STRAGGLING = "so many services take longer that no plan keeps it: the next percentile that can be kept is planned for"
 MOST_CHANGES = 1000
-"""Until the fleet in force is taken anew: the book has to tell of no more (see `Fleet.anew`)."""
+"""Changes until the active fleet is rebuilt, which limits the history in the schedule log (see `Fleet.anew`)."""
 SAID = 100
-"""Characters of a name that nobody knows, which are said to whoever asked."""
+"""Characters of an unknown name that are repeated in an answer."""
 STAYS = "the schedule in force holds and gets more done than the one that was found: it stays"
 
 
 class Standing:
-    """Whatever changes is published at once. What is refused has changed nothing."""
+    """State of the active schedule. Every change is published at once; a refused request changes nothing."""
 
     def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, Factory], None], log: Log, book: Book) -> None:
-        """publish: takes a schedule and its factory."""
+        """publish: function that publishes a schedule and its factory."""
         self.policy = first.policy
-        """Of the next plan."""
+        """Policy of the next plan."""
         self.no_room: dict[str, str] = {}
-        """Robots of the roster that no schedule serves: why."""
+        """Admitted robots that no schedule serves -> reason."""
         self._roster, self._publish_it, self._log, self._book = roster, publish, log, book
         self._stranded: dict[str, str] = {}
-        """Declared robots whose server was lost and that no other one took: robot -> task."""
+        """Declared robots whose server was lost and that are not reassigned: robot -> task."""
         self.seen: Seen = first.seen
-        """What plans are made with, beside the descriptor and the profiles."""
+        """Observations that plans use, beside the descriptor and the profiles."""
         self._returned = False
-        """A server came back and takes who waited, some at each look: whatever is being planned, which may take long."""
+        """Whether a server returned and waiting robots are assigned to it, some at each poll, even during a long planning job."""
         self._background: PlanOrder | None = None
-        """To be planned when nobody waits for another plan."""
+        """Plan to be made when no request waits for another one."""
         self._failures = 0
-        """Of the planner, one after the other; after `ATTEMPTS`, with the looks since."""
+        """Consecutive failures of the planner; from `ATTEMPTS` on, with the polls since."""
         self._tried: tuple[object, ...] = ()
-        """Beside which schedule, and for whom, room was to be made last."""
+        """Schedule and robots of the last search for an assignment."""
         self.broken: tuple[str, ...] = ()
-        """What the schedule in force does not hold any more, as far as was looked at, in words."""
+        """Texts on promises that the active schedule no longer keeps, as far as they were evaluated."""
         self._judged: Fleet | None = None
-        """Of which all is known."""
+        """Fleet that is fully judged."""
         self._changed: Fleet | None = None
-        """In force, and not as it was planned: no plan is needed for what a plan does not hold."""
+        """Active fleet that differs from its plan: only then does a broken promise need another plan."""
         self._overtaken = 0
-        """Times that a plan which is needed was begun anew, because the fleet had changed."""
+        """Number of times that a needed plan was restarted, because the fleet had changed."""
         self._missed: tuple[str, ...] = ()
         self._uncovered: tuple[str, ...] = ()
         self._bared = False
-        """Figures took somebody's cover, and no plan was made since."""
+        """Whether changed figures took a robot's cover and no plan was made since."""
         self._rests = 0
-        """Looks until one is made for that alone."""
+        """Polls until a plan is made for that alone."""
         self._changes = 0
-        """Since the fleet was taken anew."""
+        """Changes since the fleet was rebuilt."""
         self._fleet = first.fleet
         self._run(first.factory)
         for robot in first.fleet.robots:
@@ -110,14 +110,14 @@ class Standing:
 
     @property
     def is_short(self) -> bool:
-        """Robots stand for want of a server."""
+        """Return whether robots are stopped for want of a server."""
         stranded = any(self._fleet.task_of(robot) is None for robot in self._stranded)
         return stranded or deserted(self._fleet.schedule, self.seen.lost)
 
-    # --- by itself ---
+    # --- changes without a request ---
 
     def settle(self) -> None:
-        """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
+        """Follow the registry: leases end, and robots that a former scheduler admitted are found."""
         self._take_heart()
         self._cover_again()
         self.judge()
@@ -139,8 +139,8 @@ class Standing:
             self._background = self._asking(fleet)
 
     def see(self, finding: Finding, refit: Refit) -> None:
-        """The factory is not as it was planned for. What must change at once does, without a solver; whether another plan is
-        needed, or would be worth it, is looked at in the background."""
+        """Adapt to observations that differ from those of the plan. Urgent changes are made at once, without a solver; whether
+        another plan is needed, or would be worth its cost, is evaluated in the background."""
         factory, before = self.factory, self._fleet
         waiting = newcomers(before, self._expected) if finding.back else []
         fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit, waiting)
@@ -161,22 +161,22 @@ class Standing:
         self._changed = self._fleet
         self._overtake()
         if self.must_be_planned and fleet.schedule is before.schedule and not finding.lost and not finding.back:
-            return  # figures of a large factory may change more often than it is planned
+            return  # figures of a large factory may change faster than it is planned
         order = self._asking(fleet)
         needed = bool(refused or order.first or deserted(fleet.schedule, self.seen.lost))
         self._background = replace(order, needed=needed) if robots else None
         self.judge()
 
     def tell(self, missed: tuple[str, ...]) -> None:
-        """Promises that are not kept though the schedule holds by all that plans are made with: another plan would be this one."""
+        """Log promises that are missed although the schedule holds by all figures: another plan would be the same."""
         if bool(missed) != bool(self._missed):
             why = STRAGGLING if self.seen.stragglers else UNEXPLAINED
             self._log.warning(f"{'; '.join(missed)}: {why}" if missed else "what is promised is in time again")
         self._missed = missed
 
     def judge(self) -> None:
-        """Whether the schedule in force holds, a few looks at a time: those of a whole factory would take seconds. Where a promise
-        does not hold any more by what was seen, or since robots came and went, a plan is needed."""
+        """Judge the active schedule, a few queue evaluations at a time, because those of a whole factory take seconds. A plan is
+        needed where a promise is broken by observations, or since robots were admitted and released."""
         if self._judged is self._fleet:
             return
         self.broken = broken(self._fleet, JUDGED)
@@ -188,11 +188,11 @@ class Standing:
 
     @property
     def is_unsure(self) -> bool:
-        """There is more to judge."""
+        """Return whether the judgement of the active schedule is incomplete."""
         return self._judged is not self._fleet
 
     def _consider(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> None:
-        """Goes over to a plan that nobody asked for if it is worth it."""
+        """Change to a plan of the background if it is worth it."""
         self._failures, self._overtaken = self._failures + 1 if isinstance(made, PlannerError) else 0, 0
         if order.needed and 0 < self._failures < ATTEMPTS:
             self._background = order
@@ -206,7 +206,7 @@ class Standing:
         if isinstance(made, Rooms):
             if order.seen == self.seen:
                 self._let_in(order, made)
-            else:  # it was room in a fleet that is seen otherwise now
+            else:  # the assignment is for a fleet that is observed otherwise now
                 self._background = self._order(self.factory, order.robots)
             return
         move = migration(self._fleet, made.fleet.schedule, made.doing)
@@ -230,7 +230,7 @@ class Standing:
             self._look_further(made)
 
     def _let_in(self, order: PlanOrder, answer: Rooms) -> None:
-        """Those whom there is room for; the others come with a plan."""
+        """Admit the robots that fit; the others wait for a plan."""
         assert order.first
         fleet = taken(order.first, answer)
         self._change(fleet, f"there is room for {', '.join(robot.name for robot, _ in answer.found)}")
@@ -239,13 +239,13 @@ class Standing:
             self._background = self._order(self.factory, [*fleet.robots, *rest])
 
     def _cover_again(self) -> None:
-        """Whose cover figures took while a plan for that was too recent."""
+        """Plan for servers that lost their cover when such a plan was too recent."""
         self._rests = max(0, self._rests - 1)
         if self._bared and not self._rests and self._background is None and self._fleet.robots:
             self._background = self._order(self.factory, self._fleet.robots, needed=False)
 
     def _take_heart(self) -> None:
-        """A planner that failed often enough to be let alone is asked again after a while, if something still needs a plan."""
+        """Count polls after repeated failures of the planner, and ask it again after a while if a promise still needs a plan."""
         self._failures += self._failures >= ATTEMPTS
         if self._failures > ATTEMPTS + LOOKS_BETWEEN:
             self._failures, self._tried = 0, ()
@@ -253,8 +253,8 @@ class Standing:
                 self._background = self._order(self.factory, [*self._fleet.robots, *newcomers(self._fleet, self._expected)])
 
     def _look_further(self, made: Planned) -> None:
-        """Of a search that was cut short twice the work may find more, when nobody wants anything else; one that found nothing
-        better than what is in force was the last."""
+        """Continue a search that was cut short with twice the work when no other plan is wanted. An attempt that finds nothing
+        better than the active schedule is the last."""
         if not made.complete and made.effort < MOST_EFFORT:
             order = self._order(self.factory, self._fleet.robots, needed=False)
             self._background = replace(order, effort=2 * made.effort)
@@ -266,16 +266,16 @@ class Standing:
         self.declared = {robot.name: robot.task for robot in factory.robots}
         """Robot -> task."""
         self._impossible = Impossible(factory)
-        self._stranded = {robot: self.declared[robot] for robot in self._stranded if robot in self.declared}  # they wait on
+        self._stranded = {robot: self.declared[robot] for robot in self._stranded if robot in self.declared}  # they go on waiting
 
     @property
     def _expected(self) -> dict[str, str]:
-        """Robot -> task, of those that are to be served beside the ones that are."""
+        """Return robot -> task for robots that are to be served beside the present ones."""
         self._stranded = {robot: task for robot, task in self._stranded.items() if self._fleet.task_of(robot) is None}
         return {**self._stranded, **self._roster.tasks}
 
     def _in_line(self, fleet: Fleet, but: str = "") -> list[Robot]:
-        """Who waits for a server, and may find one in another plan: such robots come before newcomers."""
+        """Return robots that wait for a server and may fit another plan; they come before admission candidates."""
         waiting = newcomers(fleet, {robot: task for robot, task in self._expected.items() if robot != but})
         if waiting and self._impossible.why(self._order(self.factory, [*fleet.robots, *waiting])):
             return []
@@ -304,13 +304,13 @@ class Standing:
         )
 
     def _asking(self, fleet: Fleet) -> PlanOrder:
-        """For those who are to be served: room beside the others, or a plan."""
+        """Return an order for robots that are to be served: an assignment beside the others, or a plan."""
         missing = newcomers(fleet, self._expected)
         first = Enquiry(fleet, tuple(missing)) if missing else None
         return replace(self._order(self.factory, [*fleet.robots, *missing]), first=first)
 
     def _change(self, fleet: Fleet, what: str) -> None:
-        """A local one; whether another schedule would be worth it is looked at in the background."""
+        """Apply a local change; whether another schedule would be worth it is evaluated in the background."""
         self._log.info(what)
         self._book.changed(self._fleet, fleet, what)
         fleet = self._anew(fleet)
@@ -320,10 +320,10 @@ class Standing:
         robots = [*fleet.robots, *newcomers(fleet, self._expected)] if needed else fleet.robots
         self._background = self._order(self.factory, robots, needed=needed) if robots else None
         self._changed = fleet
-        self.judge()  # who is left may owe their class more
+        self.judge()  # the floors of the remaining robots may be higher now
 
     def _anew(self, fleet: Fleet) -> Fleet:
-        """Now and then. Not while something of servers that are lost is remembered, or none lives: a plan follows those."""
+        """Rebuild the fleet after `MOST_CHANGES`, but not while lost servers are remembered or none lives: a plan follows those."""
         self._changes += 1
         if self._changes < MOST_CHANGES or fleet.intact or fleet.restored or not any(h.lives for h in fleet.hosts.values()):
             return fleet
@@ -332,29 +332,29 @@ class Standing:
         return anew
 
     def _overtake(self) -> None:
-        """The plan that is being made, if it is needed, is of a fleet that is no more."""
+        """Count that the needed plan that is being made has an obsolete fleet."""
         self._overtaken = self._overtaken + 1 if self._needs_plan else 0
 
     @property
     def must_be_planned(self) -> bool:
-        """Plans that a promise or a robot needs have been overtaken often enough: newcomers and figures wait until one is made."""
+        """Return whether needed plans became obsolete often enough: admissions and figures then wait until one is made."""
         return self._needs_plan and self._overtaken >= PATIENT
 
     @property
     def _needs_plan(self) -> bool:
-        """One is being made that some robots are not served without, or that a promise needs."""
+        """Return whether a plan is being made that a robot or a promise needs."""
         return self._background is not None and self._background.needed
 
     def _stays(self, planned: Planned) -> bool:
-        """The schedule in force is known to hold, and a plan of the same factory with the same robots gets less done."""
+        """Return whether the active schedule is known to hold and a plan of the same factory and robots achieves less."""
         if planned.factory != self.factory or planned.seen != self.seen or deserted(self._fleet.schedule, self.seen.lost):
             return False
-        if self._fleet.problem.seen != planned.fleet.problem.seen:  # it was taken by figures of before, and judged by them
+        if self._fleet.problem.seen != planned.fleet.problem.seen:  # the active schedule was made and judged by earlier figures
             return False
         return gives_up(self._fleet, planned.fleet, planned.doing) and not self.is_unsure and not self.broken
 
     def _go_over(self, planned: Planned, why: str) -> str:
-        """To a plan of the whole factory, unless it gives up what is had: then why that stays."""
+        """Change to a plan of the whole factory, unless it is worse than the active schedule: then the reason is returned."""
         if self._stays(planned):
             self._log.info(f"{why}: {STAYS}")
             self._book.planned(planned, f"{why}: {STAYS}", published=False)

@@ -1,6 +1,7 @@
-"""Which of the robots that nobody knows are heard: a subscription to a status takes 0.1 MB, and anybody may publish thousands.
+"""Rotation of subscriptions to unregistered robots: a subscription to a status takes 0.1 MB, and any process may publish thousands.
 
-Whom a former scheduler admitted is a stranger too, until its status says so. So all are heard, a few at a time, by turns.
+Robots that a former scheduler admitted are unregistered too, until their status is received. So all are subscribed to in turn, a
+few at a time.
 """
 
 from __future__ import annotations
@@ -9,22 +10,22 @@ from collections.abc import Set
 
 LEAST_PLACES = 128
 TURNS = 4
-"""That end at a look, twice a second, at the most where others wait: no storm of discovery."""
+"""Maximum subscriptions rotated per poll (2 Hz) while others are queued; limits discovery traffic."""
 LEAST_LOOKS = 10
-"""Of a turn: statuses come twice a second."""
+"""Least duration of a subscription in polls: statuses arrive twice a second."""
 REST_LOOKS = 40
-"""Between two turns that end for somebody who has had one: each takes discovery's time, and some memory for good."""
+"""Polls between two rotations for robots that had a subscription before: each costs discovery time, and some memory for good."""
 
 
 class Strangers:
-    """Robots on the graph, neither declared nor known to the roster."""
+    """Robots on the ROS graph that are neither declared nor registered."""
 
     def __init__(self) -> None:
         self._looks = 0
         self._heard: dict[str, int] = {}
-        """Since which look, the first ones first."""
+        """Subscribed robot -> poll of its subscription, the oldest first."""
         self._waiting: dict[str, bool] = {}
-        """And has had a turn; those who had none come first."""
+        """Queued robot -> whether it had a subscription; those without come first."""
 
     @property
     def num_heard(self) -> int:
@@ -35,8 +36,8 @@ class Strangers:
         return len(self._waiting)
 
     def look(self, strangers: Set[str], fleet: int) -> Set[str]:
-        """Who of them is heard until the next look. fleet: robots that are declared or admitted; there are as many places, and
-        `LEAST_PLACES` at least."""
+        """Return the robots to subscribe to until the next poll. fleet: number of declared or admitted robots; there are as many
+        places, and at least `LEAST_PLACES`."""
         self._looks += 1
         heard = [name for name in self._heard if name in strangers]
         new = sorted(strangers - self._heard.keys() - self._waiting.keys())

@@ -1,8 +1,8 @@
-"""A scheduler that is started again takes up what runs: the schedule that its predecessor made and that servers still follow.
+"""Recovery of a restarted scheduler: it adopts the schedule of the former one, which servers still follow.
 
-Where that schedule serves every declared robot and keeps every promise by what is known now, it goes on under the next epoch, and
-nothing reloads or moves; standbys that could be none, by the hosts of now too, are named anew. Otherwise the factory is planned
-beside it, as at a replan: what need not move stays (`Migration`).
+Where that schedule serves every declared robot and keeps every promise by present knowledge, it continues under the next epoch, and
+no model reloads or moves; standbys that are invalid, also by the present hosts, are assigned anew. Otherwise the factory is planned
+beside it, as at a replan: unaffected placements and routes stay (`Migration`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ros2_rfm_serving.scheduler.repair import covered, is_jammed
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 SETTLINGS = 60
-"""Looks at loads and rates in turn, each half the way: more change no rate."""
+"""Iterations of loads and rates, each moving half the way; more do not change any rate."""
 
 
 def resumed(
     order: PlanOrder, found: Schedule, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None
 ) -> tuple[Planned, str]:
-    """What runs, or what takes its place; and which of the two it is, in words. Raises: as `plan`.
+    """Return the adopted schedule or its replacement, and a text on which of the two it is. Raises: as `plan`.
 
-    order: of the declared robots; guests that the schedule serves come with it.
+    order: of the declared robots; dynamic robots that the schedule serves are added.
     """
     everybody = replace(order, robots=(*order.robots, *_guests(order, found)))
     counts = Counter(robot.task for robot in everybody.robots)
@@ -55,7 +55,7 @@ def resumed(
 def _planned(
     everybody: PlanOrder, order: PlanOrder, known: Schedule, profile: Profile, catalogue: Catalogue | None, work: float | None
 ) -> Planned:
-    """Guests that find no room are to ask again. Raises: as `plan`."""
+    """Plan beside the former schedule; dynamic robots that do not fit have to ask again. Raises: as `plan`."""
     try:
         return plan(replace(everybody, previous=known), profile, catalogue, work=work)
     except ScheduleError:
@@ -65,7 +65,7 @@ def _planned(
 
 
 def _guests(order: PlanOrder, found: Schedule) -> list[Robot]:
-    """Robots that nobody declared and that are served, of tasks that there are."""
+    """Return undeclared robots that are served and whose task exists."""
     declared = {robot.name for robot in order.robots}
     tasks = {route.robot: route.task for route in found.routes if route.robot not in declared and route.task in order.factory.tasks}
     counts = Counter(robot.task for robot in order.robots)
@@ -77,8 +77,8 @@ def _guests(order: PlanOrder, found: Schedule) -> list[Robot]:
 
 
 def _understood(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -> Schedule:
-    """What of it this factory could have planned: servers as declared, and robots with all their components on such servers; with
-    the rates that are to be expected, and what was promised by the descriptor of now."""
+    """Return the part of a schedule that this factory could have planned: servers as declared, and robots with all their components
+    on such servers, with expected rates and the SLOs of the present descriptor."""
     measured, gpus = set(curves.profile.measured()), order.factory.gpu_types
     told = Counter(p.server for p in found.placements)
     placements = tuple(
@@ -105,15 +105,14 @@ def _understood(order: PlanOrder, found: Schedule, problem: Problem, curves: Cur
 
 
 def _promised(route: Route, hosted: Mapping[str, str], demand: Demand, problem: Problem) -> Route:
-    """With the SLO of the descriptor of now, and a standby that could be one: of the same model, and not lost with the server."""
+    """Return the route with the SLO of the present descriptor, and its standby if valid: of the same model, and on another host."""
     stands_by = route.standby != route.server and hosted.get(route.standby) == hosted[route.server]
     stands_by = stands_by and problem.may_cover(route.standby, route.server)
     return replace(route, slo_s=demand.slo.told_s, standby=route.standby if stands_by else "")
 
 
 def _kept(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -> Fleet:
-    """What was understood of a schedule under the next epoch, with those declared robots that it left out. Raises:
-    `ScheduleError`."""
+    """Return the fleet of the schedule under the next epoch, with the declared robots that it omits. Raises: `ScheduleError`."""
     known = order.previous
     assert known is not None
     if found.policy != order.policy:
@@ -132,7 +131,7 @@ def _kept(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -
     def rebuild(schedule: Schedule) -> Fleet:
         return Fleet(problem, curves, schedule, fleet.robots)
 
-    if _covers(known) < _covers(found) or is_jammed(fleet):  # of those that could be none
+    if _covers(known) < _covers(found) or is_jammed(fleet):  # some standbys were invalid
         return covered(fleet, order.epoch, rebuild, peers=order.factory.standby.peers)
     return rebuild(replace(fleet.schedule, epoch=order.epoch))
 
@@ -142,8 +141,8 @@ def _covers(schedule: Schedule) -> set[tuple[str, str]]:
 
 
 def _settled(routes: Sequence[Route], found: Schedule, problem: Problem, curves: Curves) -> tuple[Route, ...]:
-    """With the rates that are to be expected: robots wait for servers, whose latency follows from what robots ask, up to their
-    caps. What a schedule expects is its scheduler's own, and not on the wire."""
+    """Return the routes with expected rates: robots wait for servers, whose latency follows from the requests of robots, up to
+    their caps. The expected rates of a schedule are internal to its scheduler, and not on the wire."""
     kinds = _kinds(routes, problem)
     configs = {p.server: host_of(p, problem.seen).config for p in found.placements}
     load_hz = dict.fromkeys(configs, 0.0)
@@ -161,14 +160,14 @@ def _settled(routes: Sequence[Route], found: Schedule, problem: Problem, curves:
 
 
 class _Kind(NamedTuple):
-    """Robots that ask the same servers under the same caps."""
+    """Robots with the same servers and caps."""
 
     task: TaskClass
     seats: tuple[tuple[Demand, str, float], ...]
-    """(demand, server, cap of its requests)"""
+    """(demand, server, cap of its request rate) triples."""
 
     def rate_hz(self, mean_s: Mapping[str, float]) -> float:
-        """Actions of each of them, where servers take so long."""
+        """Return the action rate of each of them at these mean latencies of servers."""
         coupled = [(demand, server, cap_hz) for demand, server, cap_hz in self.seats if demand.goal_coupled]
         loop_hz = self.task.closed_loop_hz({demand.index: mean_s[server] for demand, server, _ in coupled})
         return min(loop_hz, *(cap_hz / demand.calls for demand, _, cap_hz in coupled))

@@ -1,4 +1,4 @@
-"""Who is told what becomes of the schedule in force: people in words, and the book."""
+"""Interfaces for reports on the active schedule: the log and the schedule log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Log(Protocol):
 
 
 class Book(Protocol):
-    """Hears of every schedule, and why, before it is published."""
+    """Schedule log: it receives every schedule with its reason before publication."""
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...

@@ -1,4 +1,4 @@
-"""What a plan's robots send over the links of hosts: counted, held against what these take, and in words (see `links`)."""
+"""Traffic of a plan's robots on the links of hosts: totals, comparison with capacities, and messages (see `links`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ros2_rfm_serving.scheduler.solution import LinkUse, ServerSolution, Solutio
 from ros2_rfm_serving.types import Route
 
 ROUNDS = 2
-"""In which links come to count that the plan before asked too much of; in the last one all of them do."""
+"""Rounds in which overloaded links of the plan before are added to the solvers' constraints; in the last one all links are."""
 
 
 def traffic_of(problem: Problem, servers: Iterable[ServerSolution], standby_of: Mapping[str, str]) -> Traffic:
-    """Of a problem with links."""
+    """Return the traffic of a solution to a problem with links."""
     assert problem.links
     most_hz, asked = problem.most_hz(), dict[str, dict[str, float]]()
     servers = list(servers)
@@ -28,7 +28,7 @@ def traffic_of(problem: Problem, servers: Iterable[ServerSolution], standby_of: 
 
 
 def asked_by(problem: Problem, routes: Iterable[Route], task_of: Mapping[str, str]) -> Asked:
-    """By the robots of a schedule."""
+    """Return the requests of a schedule's robots."""
     most_hz, asked = problem.most_hz(), defaultdict[str, dict[str, float]](lambda: defaultdict(float))
     for route in routes:
         task = task_of[route.robot]
@@ -37,10 +37,10 @@ def asked_by(problem: Problem, routes: Iterable[Route], task_of: Mapping[str, st
 
 
 def within_links(problem: Problem, solution: Solution, anew: Callable[[Problem], Solution], *, searched: bool) -> Solution:
-    """A plan that no link takes less than.
+    """Return a plan whose traffic every link carries.
 
-    The first one is, if that is so already. Of links that it asks too much of, the solvers are told; a policy that knows nothing of
-    links (not `searched`) is only judged.
+    It is the first one if that already holds. Otherwise overloaded links become constraints of the solvers; a policy that does not
+    consider links (not `searched`) is only checked.
     """
     tight, first = problem, tuple[str, ...]()
     for attempt in range(1 + ROUNDS):
@@ -71,7 +71,7 @@ def _too_much(traffic: Traffic) -> Iterator[str]:
 
 
 def links_used(traffic: Traffic) -> tuple[LinkUse, ...]:
-    """Of each host with a link: now, and after the loss after which there is most on it."""
+    """Return the use of each host's link: now, and after the loss with the highest traffic on it."""
     links, now = traffic.links, traffic.now
     losses = [(words, traffic.after(lost)) for words, lost in traffic.losses()]
     return tuple(_used(links, host, now, losses) for host in links.takes_mbit_s)

@@ -1,6 +1,6 @@
-"""Plans of factories with a dispatch policy that no plan can predict: tried in virtual time before anything is promised.
+"""Plans of factories with an unpredictable dispatch policy: they are simulated in virtual time before they are accepted.
 
-The trial itself is given (`simulation/trial.py` has it): nothing here knows virtual time.
+The simulation is an argument (`simulation/trial.py` has it): this module is independent of virtual time.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ros2_rfm_serving.scheduler.prediction.predictable import why_unpredictable
 from ros2_rfm_serving.scheduler.solution import Solution
 
 Trial = Callable[[Factory, Solution], Sequence[str]]
-"""What robots miss under a plan, as it is served, in words; nothing: every SLO is kept, as far as chance lets one tell."""
+"""Function that returns texts on missed SLOs under a plan; empty: every SLO is kept, within statistical error."""
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-"""Shares of every SLO that plans leave free, one after the other, until the trial finds that all is kept."""
+"""Shares of every SLO that plans leave free, one after the other, until the trial finds that all SLOs are kept."""
 
 
 def unpredictable(factory: Factory) -> dict[str, str]:
-    """Dispatch policies of the factory that no plan can predict -> why."""
+    """Return dispatch policies of the factory that cannot be predicted -> reason."""
     return {name: why for name in dict.fromkeys(factory.dispatch.values()) if (why := why_unpredictable(name))}
 
 
 def tried(factory: Factory, counts: Mapping[str, int], planned: Callable[[Factory], Solution], trial: Trial | None) -> Solution:
-    """The plan; where a dispatch policy cannot be predicted, with the least margin with which the trial finds every SLO kept.
+    """Return the plan; for an unpredictable dispatch policy, with the least margin at which the trial finds every SLO kept.
 
-    counts: robots of each task. planned: a plan of it, or of it with another margin. trial: None: nobody can try a
-    plan here, which its notes say.
+    counts: robots of each task. planned: planner of the factory, also with another margin. trial: None: no trial is available,
+    which is added to the notes.
     """
     reasons = unpredictable(factory)
     solution = planned(factory)

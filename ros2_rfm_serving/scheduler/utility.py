@@ -1,14 +1,14 @@
-"""What action rates are worth together: `planning.objective`.
+"""Objectives of plans over action rates: `planning.objective`.
 
-A class that goes at a share x of its pace without any latency (f_max) has the weight v_c K_c f_max.
+A class at a share x of its rate without any latency (f_max) has the weight v_c K_c f_max.
 
 - `throughput`: the sum of weight times x, which is ROSA's objective (eq. 1). A class whose actions are cheap gets everything.
 - `proportional`: the sum of weight times u(x), where u is concave and piecewise linear: an action counts twice as much each time
-  its robot's pace falls by half (`STEPS`). That is proportional fairness, log x, with its curve drawn in straight lines.
-- `max_min`: the lowest x of all classes; the throughput decides between plans that are equal in that.
+its robot's rate falls by half (`STEPS`). That is proportional fairness, log x, approximated by straight lines.
+- `max_min`: the lowest x of all classes; the throughput decides between plans with an equal minimum.
 
-All three are linear programs. The objective of each is in weighted actions/s: as many as there would be if all classes went at one
-share of their pace and that were worth as much. So it is never above the throughput, and equal to it where all shares are equal.
+All three are linear programs. Each objective is in weighted actions/s: the throughput of equal shares x that have the same value.
+So it is never above the throughput, and equal to it where all shares are equal.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ortools.linear_solver import pywraplp
 
 THROUGHPUT, PROPORTIONAL, MAX_MIN = "throughput", "proportional", "max_min"
 HALVINGS = 6
-"""Of a pace, each of which makes an action worth twice as much."""
+"""Number of halvings of a rate, each of which makes an action worth twice as much."""
 STEPS = ((2.0**-HALVINGS, 2.0**HALVINGS), *((2.0 ** -(k + 1), 2.0**k) for k in reversed(range(HALVINGS))))
-"""From the slowest on: width of a step, as a share of a pace, and how much an action counts there."""
+"""Steps from the slowest on: width as a share of f_max, and weight of an action there."""
 REST = 0.01
 """Weight of the throughput beside the lowest share."""
 
 
 def objective(aim: str, weights: Sequence[float], shares: Sequence[float]) -> float:
-    """Weighted actions/s, of classes with these weights at these shares of their pace."""
+    """Return the objective in weighted actions/s for classes with these weights and shares of their f_max."""
     total = sum(weights)
     if aim == THROUGHPUT or not total:
         return sum(weight * share for weight, share in zip(weights, shares, strict=True))
@@ -38,12 +38,12 @@ def objective(aim: str, weights: Sequence[float], shares: Sequence[float]) -> fl
 
 
 def summed(weights: Sequence[float], shares: Sequence[float]) -> float:
-    """The sum of weight times u(x)."""
+    """Return the sum of weight times u(x)."""
     return sum(weight * at_share(share) for weight, share in zip(weights, shares, strict=True))
 
 
 def at_share(share: float) -> float:
-    """u(x): concave, from 0 on."""
+    """Return u(x), which is concave with u(0) = 0."""
     found, left = 0.0, share
     for width, slope in STEPS:
         if left <= width:
@@ -53,7 +53,7 @@ def at_share(share: float) -> float:
 
 
 def share_at(value: float) -> float:
-    """The share at which u is that; its inverse."""
+    """Return the share x with u(x) = value: the inverse of `at_share`."""
     share, left = 0.0, value
     for width, slope in STEPS:
         if left <= slope * width:
@@ -63,14 +63,14 @@ def share_at(value: float) -> float:
 
 
 def from_program(aim: str, total: float, value: float) -> float:
-    """The objective of a program that `maximize` wrote, in weighted actions/s. total: of the weights."""
+    """Return the objective of a program that `maximize` wrote, in weighted actions/s. total: sum of the weights."""
     return total * share_at(value / total) if aim == PROPORTIONAL and total else value
 
 
 def maximize(solver: pywraplp.Solver, aim: str, rates: Iterable[tuple[pywraplp.Variable, float, float]]) -> None:
     """Write the objective of a program.
 
-    rates: of each class the variable of its rate, the rate at its full pace in the same unit, and its weight.
+    rates: per class the variable of its rate, f_max in the same unit, and its weight.
     """
     known, goal = [one for one in rates if one[1] > 0 and one[2] > 0], solver.Objective()
     goal.SetMaximization()
@@ -90,7 +90,7 @@ def maximize(solver: pywraplp.Solver, aim: str, rates: Iterable[tuple[pywraplp.V
 
 
 def _add_steps(solver: pywraplp.Solver, rate: pywraplp.Variable, most: float, weight: float) -> None:
-    """The rate is the sum of steps; each counts less than the one before, so that programs fill them in order."""
+    """Write the rate as a sum of steps; each counts less than the one before, so that programs fill them in order."""
     row = solver.Constraint(-solver.infinity(), 0.0)
     row.SetCoefficient(rate, -1.0 / most)
     for width, slope in STEPS:

@@ -1,1 +1,1 @@
-"""Fixed against continuous batching of an action model."""
+"""Benchmark of fixed against continuous batching of an action model."""

@@ -1,9 +1,9 @@
-"""Fixed, wait and continuous batching of one engine, in process: a server as it is, its engine, and robots at random phases.
+"""Fixed, wait and continuous batching of one engine, in process: a live server, its engine, and robots at random phases.
 
-Open loop: a robot asks at its own pace, whatever it got. One engine for all, the same arrivals for all ways of batching in a round,
-and rounds take turns. The clock is the CPU time of the engine's thread, and jumps where that would wait: other programs on the
-machine cost caches, no time. What robots and decoders do is on other threads, and not counted. On a GPU a thread mostly waits for
-it: there the clock is the wall's, of a machine on which nothing else runs, and jumps all the same where nothing is computed.
+It is an open loop: a robot sends requests at its own pace, independent of replies. One engine and the same arrivals serve all kinds
+of batching in a round, and rounds take turns. The clock is the CPU time of the engine's thread, and jumps over waiting times: other
+programs on the machine cost caches, but no time. The work of robots and decoders is on other threads, and not counted. A thread
+mostly waits for a GPU: there the clock is the wall clock of an otherwise idle machine, and jumps as well where the engine is idle.
 """
 
 from __future__ import annotations
@@ -32,59 +32,59 @@ if TYPE_CHECKING:
 
 BATCHINGS = ("fixed", "wait", "continuous")
 WARM_RUNS = 3
-"""Of each size, and steps of each."""
+"""Warm-up runs of each size, and steps of each."""
 CLOSED_LOOP_S = 1.0
-"""For the highest throughput."""
+"""Duration of the measurement of the highest throughput."""
 SETTLES = 0.2
-"""Share of a turn before it counts."""
+"""Share of a turn that is discarded at its start."""
 JITTER = 0.05
-"""Of a robot's period, either way: phases do not stay as they are drawn."""
+"""Random share of a robot's period, either way, so that phases change."""
 NO_REPORT = ExecutionReport()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     load: float = 0.7
-    """Requests per second, of fixed batching's highest throughput with as many robots."""
+    """Requests per second relative to fixed batching's highest throughput with the same number of robots."""
     seconds: float = 3.0
     rounds: int = 5
     size_px: tuple[int, int] = (128, 128)
-    """Of camera images, which come decoded."""
+    """Size of camera images, which arrive decoded."""
     dispatch: str = "fifo"
     seed: int = 1
     clock: Callable[[], float] = time.thread_time
-    """What the engine's work is counted with; on a GPU `time.perf_counter`"""
+    """Clock of the engine's work; on a GPU `time.perf_counter`."""
 
 
 class Run(NamedTuple):
-    """One way of batching, for one turn."""
+    """Result of one kind of batching in one turn."""
 
     p50_s: float
     p99_s: float
     rate_hz: float
-    """Of answers."""
+    """Rate of answers."""
     cpu_s: float
-    """Of the engine's thread, per answer."""
+    """CPU time of the engine's thread per answer."""
     mean_rows: float
 
 
 @dataclass
 class Row:
-    """A number of robots."""
+    """Results for one number of robots."""
 
     num_robots: int
     asked_hz: float
     highest_hz: dict[str, list[float]] = field(default_factory=dict)
-    """Way of batching -> in a closed loop, round by round."""
+    """Kind of batching -> highest rate in a closed loop, per round."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
 
     def ratios(self, batching: str, figure: str) -> list[float]:
-        """To fixed batching, round by round."""
+        """Return the ratios to fixed batching, per round."""
         pairs = zip(self.runs[batching], self.runs["fixed"], strict=True)
         return [getattr(one, figure) / getattr(fixed, figure) for one, fixed in pairs]
 
     def figures(self) -> dict[str, object]:
-        """For JSON, round by round."""
+        """Return the figures of each round for JSON."""
         runs = {batching: [run._asdict() for run in runs] for batching, runs in self.runs.items()}
         return {"robots": self.num_robots, "asked_hz": self.asked_hz, "highest_hz": self.highest_hz, "runs": runs}
 
@@ -93,16 +93,16 @@ class Row:
 
 
 class Robots:
-    """Their sessions at one server, and what became of their requests."""
+    """Robots with their sessions at one server, and the results of their requests."""
 
     def __init__(self, server: ModelServer, number: int, request: InferenceRequest, clock: Callable[[], float]) -> None:
         self._server, self._request, self._clock = server, request, clock
         self._wanted_s: dict[RequestId, float] = {}
         self._busy: set[int] = set()
         self._late: dict[int, float] = {}
-        """Those that wanted a chunk while they waited for one, and since when."""
+        """Robot -> time of its next request, which waits for the reply to the last one."""
         self.answered: list[tuple[float, float, int]] = []
-        """(when, response, rows that shared the engine)"""
+        """(time, response time, rows that shared the engine) per answer."""
         self._ids = [self._opened(f"r{i}") for i in range(number)]
         self._numbers = {id_.robot: number for number, id_ in enumerate(self._ids)}
 
@@ -119,15 +119,15 @@ class Robots:
         return RequestId(robot=robot, component=SYSTEM1, session_epoch=epoch, episode=1, sequence=0)
 
     def due(self, robot: int, at_s: float) -> None:
-        """It wants a chunk. One request in flight: while it waits for the last one it asks when that is answered, and counts from
-        when it wanted to."""
+        """Send a robot's request that is due. One request is in flight: while it waits, the next one is sent after the answer, and
+        counts from the time that it was due."""
         if robot in self._busy:
             self._late[robot] = min(self._late.get(robot, at_s), at_s)
         else:
             self._ask(robot, at_s, at_s)
 
     def _ask(self, robot: int, at_s: float, wanted_s: float) -> None:
-        """With images that are decoded already: no way of batching decodes otherwise."""
+        """Send a request with decoded images: decoding is the same for all kinds of batching."""
         self._busy.add(robot)
         id_ = self._ids[robot] = replace(self._ids[robot], sequence=self._ids[robot].sequence + 1)
         observation = ObservationRequest(id=id_, stamp_ns=0, instruction="", state=self._request.state, report=NO_REPORT)
@@ -137,7 +137,7 @@ class Robots:
 
     @property
     def idle(self) -> set[int]:
-        """Who waits for nothing."""
+        """Return the robots without a request in flight."""
         return set(range(len(self._ids))) - self._busy
 
     def take(self, replies: Sequence[Reply]) -> None:
@@ -220,7 +220,7 @@ class Bench:
         return robots.run(self._setting.seconds, clock.busy_s)
 
     def _warm_up(self, number: int) -> None:
-        """Graphs are optimised when they have run a few times at a size."""
+        """Warm up the engine: graphs are optimised after they have run a few times at a size."""
         stepping = self._engine
         assert isinstance(stepping, Stepping)
         for size in range(1, number + 1):
@@ -233,17 +233,17 @@ class Bench:
                 stepping.leave(list(rows))
 
     def _closed(self, batching: str, number: int) -> float:
-        """Answers per second of robots that ask again at once."""
+        """Return the answers per second of robots that send the next request at once."""
         server, robots, clock = self._served(batching, number)
         while clock() < CLOSED_LOOP_S:
             self._ask_again(server, robots, clock)
         server.refuse_waiting()
-        while not server.is_idle:  # the next server finds an empty engine
+        while not server.is_idle:  # the next server needs an empty engine
             server.loop.step(clock)
         return robots.run(CLOSED_LOOP_S, clock.busy_s).rate_hz
 
     def _ask_again(self, server: ModelServer, robots: Robots, clock: EngineClock) -> None:
-        """All who do not wait, at once."""
+        """Send a request for each idle robot, all at once."""
         with clock.stopped():
             for robot in robots.idle:
                 robots.due(robot, clock())
@@ -260,8 +260,10 @@ class Bench:
 
 
 class EngineClock:
-    """Seconds that the thread of the engine has worked, in this thread's CPU time, and that it has waited. What else this machine
-    does passes it by. Asking a thread for its time takes longer than asking a clock: that is taken off."""
+    """Clock of the engine's work in seconds: this thread's CPU time, and simulated waiting time.
+
+    Other load of the machine does not affect it. Reading a thread's time takes longer than reading a clock, and is subtracted.
+    """
 
     def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
         self._now = now
@@ -278,21 +280,21 @@ class EngineClock:
         return self._now() - self._origin_s
 
     def wait_until(self, at_s: float, asleep_s: float) -> None:
-        """It has found nothing to do, which took no time: it has been asleep since it had worked for `asleep_s`."""
+        """Advance to `at_s`. The search for work took no time: the thread has been asleep since its work was `asleep_s`."""
         self._origin_s += self.busy_s - asleep_s
         if math.isfinite(at_s):
             self._waited_s += max(0.0, at_s - self())
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """What others do meanwhile, on threads of their own."""
+        """Stop the clock for the work of robots, which have threads of their own."""
         before_s = self._now()
         yield
         self._origin_s += self._now() - before_s
 
 
 def _asking_s(now: Callable[[], float]) -> float:
-    """What a look at it takes."""
+    """Return the time that one reading of the clock takes."""
     began_s, number = now(), 500
     for _ in range(number):
         now()
@@ -300,7 +302,7 @@ def _asking_s(now: Callable[[], float]) -> float:
 
 
 def arrivals(number: int, rate_hz: float, seconds: float, rng: random.Random) -> list[tuple[float, int]]:
-    """(when, which robot): all as often, each from a phase of its own, its periods a little longer or shorter."""
+    """Return (time, robot) pairs: all robots have one rate, each has its own phase, and its periods vary a little."""
     period_s, asks = number / rate_hz, []
     for robot in range(number):
         at_s = rng.uniform(0.0, period_s)

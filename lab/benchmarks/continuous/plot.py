@@ -1,4 +1,4 @@
-"""The figures of `rfm bench continuous`, by number of robots."""
+"""Figures of `rfm bench continuous`, by number of robots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLOURS = {"fixed": "#d62728", "continuous": "#1f77b4"}
 
 
 def draw(found: Sequence[Row], file: Path) -> None:
-    """A column per workload: goodput above, p50 and p99 of System 1 below."""
+    """Draw a column per workload: goodput above, p50 and p99 of System 1 below."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -42,7 +42,7 @@ def draw(found: Sequence[Row], file: Path) -> None:
 
 
 def draw_live(found: Sequence[LiveRow], file: Path) -> None:
-    """Response p50 and p99 as ratios to fixed batching, with the spread of the rounds."""
+    """Draw response p50 and p99 as ratios to fixed batching, with the spread of the rounds."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""`rfm bench continuous`: what it is worth that requests join a running batch."""
+"""`rfm bench continuous`: the gain of requests that join a running batch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def continuous(
 
 NUMBERS, FLEETS = (1, 4, 8, 16, 32), (16, 32, 64, 96, 128)
 LIVE_S = 3.0
-"""Of the engine's time per point and round, at most."""
+"""Upper limit of the engine's time per point and round."""
 
 
 def _virtual(
@@ -128,7 +128,7 @@ def _live(
 
 
 def clock_of(device: str) -> Callable[[], float]:
-    """What an engine's work is counted with there."""
+    """Return the clock of an engine's work on a device."""
     return time.thread_time if device == "cpu" else time.perf_counter
 
 
@@ -138,7 +138,7 @@ def _write(json_file: Path | None, figures: dict[str, object]) -> None:
 
 
 def live_table(found: list[LiveRow], title: str) -> Table:
-    """Of the engine's own time; ratios to fixed batching, round by round."""
+    """Return the table of the engine's own time; ratios are to fixed batching, per round."""
     columns = ("robots", "asked /s", "batching", "p50 ms", "p99 ms", "p50", "p99", "highest throughput", "CPU per chunk", "rows")
     made = Table(*columns, title=title)
     for row in found:

@@ -22,57 +22,56 @@ WORKLOADS = ("p1", "p2", "p3", "p4")
 FLEETS = (16, 32, 64, 96, 128)
 BATCHINGS = ("fixed", "continuous")
 KEPT = 0.99
-"""Share of the requests of every component that are answered within their SLO, where the SLO is kept; of its rate that a robot has,
-where it has it."""
+"""Shares from which on an SLO counts as kept, of each component's requests, and a robot counts as served, of its rate."""
 
 STEP = 2
-"""Robots."""
+"""Step of the search, in robots."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     seconds: float
-    """Of virtual time that are measured."""
+    """Measured virtual time."""
     seed: int
     profiles: Path | None
     """Folder of profiles and catalogue; None: the shipped one."""
     system1: str = ""
-    """Action model in place of the workloads' own; empty: theirs."""
+    """Action model in place of the workloads' own; empty: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A fleet, in one way of batching. NaN: there is no schedule."""
+    """Results of a fleet with one kind of batching. NaN: there is no schedule."""
 
     workload: str
     batching: str
     num_robots: int
     gpus: str
-    """Of each component, as the scheduler shared them out."""
+    """GPUs of each component in the schedule."""
     goodput: float
-    """Actions/s within their SLOs, simulated."""
+    """Simulated actions/s within their SLOs."""
     predicted: float
-    """The same, as the scheduler expects it."""
+    """Actions/s within their SLOs as the scheduler expects."""
     p50_s: float
-    """Of System 1, at the robot."""
+    """Response time of System 1 at the robot."""
     p99_s: float
     predicted_p99_s: float
-    """The highest of its servers."""
+    """Highest value of its servers."""
     attainment: float
-    """Of the component that meets its SLO least often."""
+    """Attainment of the component that meets its SLO least often."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Most:
-    """The largest fleet of which every robot has its rate within every SLO."""
+    """Largest fleet in which every robot has its rate within every SLO."""
 
     workload: str
     batching: str
     rate_hz: float
     planned: int
-    """By the scheduler: with every robot's rate as a floor."""
+    """Number by the scheduler, with every robot's rate as a floor."""
     simulated: int
-    """By the simulation of such schedules, to the nearest `STEP`; beyond what is planned, of the best ones without the floor."""
+    """Number by simulation of such schedules, to the nearest `STEP`; beyond the planned one, of the best without the floor."""
 
 
 def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...]) -> Iterator[Row]:
@@ -115,12 +114,12 @@ def most(workload: str, batching: str, rate_hz: float, setting: Setting) -> Most
 
 
 def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting) -> bool:
-    """In virtual time every component keeps its SLO and the robots, on average, their rate."""
+    """Return whether, in virtual time, every component keeps its SLO and the robots have their rate on average."""
     if num_robots <= 0:
         return False
     factory = question.inputs.factory.with_num_robots(num_robots)
     solution = question.solve(demanding(factory, question.required))
-    if not solution.servers:  # no schedule promises it; the best one may give it all the same
+    if not solution.servers:  # no schedule promises the rate, but the best one may still reach it
         solution = question.solve(factory)
     report = _simulated(solution, replace(question.inputs, factory=factory), setting)
     return report is not None and _attainment(report) >= KEPT and report.goodput >= KEPT * rate_hz * num_robots

@@ -1,1 +1,1 @@
-"""What the web page costs whoever serves it."""
+"""Benchmark of the cost of the web page for its server."""

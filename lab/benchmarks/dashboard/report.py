@@ -1,4 +1,4 @@
-"""`rfm bench dashboard`: what the web page costs its process, by the number of robots, with one page open."""
+"""`rfm bench dashboard`: cost of the web page for its process, by the number of robots, with one page open."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Figures(NamedTuple):
     robots: int
     pages: int
     cpu_share: float
-    """Of one core."""
+    """CPU time as a share of one core."""
     rss_mb: float
     kb_per_s: float
-    """To each page."""
+    """Data rate to each page."""
     frames_hz: float
 
 
@@ -79,7 +79,7 @@ def _measure(count: int, pages: int, seconds: float) -> Figures:
 
 
 class Reader(threading.Thread):
-    """A page, as far as its server knows."""
+    """Client that its server sees as an open page."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Stand-ins for a large factory: one process says twice a second what its robots and servers would. Nothing moves and nothing runs.
+"""Stand-ins for a large factory: one process publishes twice a second like its robots and servers. No robot and no model runs.
 
 python -m lab.benchmarks.dashboard.stand_in 300
 """
@@ -18,14 +18,14 @@ from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types.histogram import TICK_BOUNDS_S, Histogram
 
 ROBOTS_PER_SERVER, SLICES = 25, 20
-"""`SLICES`: parts of a period; real robots do not speak all at once."""
+"""Parts of a period (`SLICES`), over which messages are spread: real robots do not publish all at once."""
 SCHEDULE_PERIOD_S = 2.0
 TASKS = ("pick_place", "door_open", "push")
 SLO_S = 0.4
 
 
 class Robot:
-    """Its status, a little different every time."""
+    """Stand-in for a robot, with a slightly different status every time."""
 
     def __init__(self, node: Node, names: qos.Names, number: int, server: str) -> None:
         self.name, self.task, self.server = f"robot_{number + 1}", TASKS[number % len(TASKS)], server

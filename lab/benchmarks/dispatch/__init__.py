@@ -1,1 +1,1 @@
-"""`rfm bench dispatch`: what each dispatch policy is good at, and what it costs."""
+"""`rfm bench dispatch`: strengths of each dispatch policy, and their cost."""

@@ -1,4 +1,4 @@
-"""The figure of `rfm bench dispatch`: the quickest quarter of all tasks against the slowest twentieth."""
+"""Figure of `rfm bench dispatch`: the fastest quarter of all tasks against the slowest twentieth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def draw(found: Sequence[Row], frontiers: Mapping[str, Sequence[Mapping[str, float]]], file: Path) -> None:
-    """A panel per scenario: every policy, and a line through those between `best` and `swift`."""
+    """Draw a panel per scenario: every policy, and a line through those between `best` and `swift`."""
     import matplotlib
 
     matplotlib.use("Agg")

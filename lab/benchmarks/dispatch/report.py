@@ -1,4 +1,4 @@
-"""`rfm bench dispatch`: what each dispatch policy is good at, and what that costs."""
+"""`rfm bench dispatch`: strengths of each dispatch policy, and their cost."""
 
 from __future__ import annotations
 

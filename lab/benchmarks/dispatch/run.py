@@ -1,4 +1,4 @@
-"""What every dispatch policy does to the same tasks, and the frontier between those that favour quick tasks and slow ones."""
+"""Effect of every dispatch policy on the same tasks, and the frontier between those that favour fast tasks and slow ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROFILE_S = tuple(EDGE.mean_s(rows) for rows in range(1, BATCH_SIZE + 1))
 STATISTICS = ("mean", "p25", "p95", "late")
 OURS = ("best", "balanced", "swift")
 LATE_POINT = 0.01
-"""Late requests are compared by difference, in hundredths of all: a share of few is no figure to divide by."""
+"""Unit of late requests, which are compared by difference: a ratio of small shares has no meaning."""
 Run = Callable[[ServerConfig, int, int, DispatchPolicy | None], Outcome]
 SCENARIOS: Mapping[str, Run] = {
     **{
@@ -31,9 +31,9 @@ SCENARIOS: Mapping[str, Run] = {
         for robots in (40, 60, 90)
     },
 }
-"""Of what full batches can do, and robots that are never idle; 55 of them keep the server busy."""
+"""Scenarios: arrivals relative to the capacity of full batches, and robots that are never idle; 55 of them keep the server busy."""
 FRONTIER = ((1.0, 0.14, 0.0), (1.0, 0.5, 0.0), (1.0, 1.0, 0.3), (0.7, 1.0, 0.3), (0.5, 1.0, 0.3), (0.3, 1.0, 0.3), (0.0, 0.5, 0.3))
-"""(age, haste, thrift): from the slowest tasks' friend to the quickest ones'."""
+"""Weights (age, haste, thrift), from the policy that favours the slowest tasks to the one that favours the fastest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Row:
     scenario: str
     policy: str
     figures: Mapping[str, float]
-    """mean, p25, p95 of a task, s; late: share of requests."""
+    """Mean, p25, p95 of a task in s; late: share of requests."""
 
 
 def config(policy: str = "fifo", batching: str = "saturation", batch_size: int = BATCH_SIZE) -> ServerConfig:
@@ -55,7 +55,7 @@ def rows(scenarios: Iterable[str], *, seeds: int, number: int) -> Iterator[Row]:
 
 
 def frontier(scenario: str, *, seeds: int, number: int) -> list[Mapping[str, float]]:
-    """Of policies between `best` and `swift`."""
+    """Return the results of policies between `best` and `swift`."""
 
     def between(age: float, haste: float, thrift: float) -> type[Weighted]:
         return type("Between", (Weighted,), {"AGE": age, "HASTE": haste, "THRIFT": thrift})
@@ -66,15 +66,15 @@ def frontier(scenario: str, *, seeds: int, number: int) -> list[Mapping[str, flo
 def measured(
     scenario: str, policy: str, *, seeds: int, number: int, made: Callable[[], DispatchPolicy] | None = None
 ) -> Mapping[str, float]:
-    """Means over draws of tasks. `made`: in place of the policy that is named."""
+    """Return means over draws of tasks. made: factory of a policy in place of the named one."""
     runs = [SCENARIOS[scenario](config(policy), seed, number, made() if made else None).figures() for seed in range(seeds)]
     return {name: sum(run[name] for run in runs) / len(runs) for name in STATISTICS}
 
 
 def regrets(found: Iterable[Row]) -> dict[str, dict[str, float]]:
-    """Policy -> statistic -> how much worse than the best of all others it is where that is most, %; below 0: better everywhere.
+    """Return policy -> statistic -> largest excess over the best of all others in %; below 0: the policy is better everywhere.
 
-    Of `late`: percentage points.
+    The values of `late` are percentage points.
     """
     found = list(found)
     return {

@@ -1,4 +1,4 @@
-"""A closed loop in virtual time around the real `ModelServer`: robots with tasks of different lengths, horizons and paces."""
+"""Closed loop in virtual time around the real `ModelServer`: robots with tasks of different lengths, horizons and rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EDGE, CLOUD = FixedService(base_s=0.036, per_row_s=0.01), FixedService(base_s=0.
 
 
 class InstantEngine(Engine):
-    """Its time is the world's."""
+    """Engine without delay; the simulation adds its time."""
 
     def __init__(self, max_batch_size: int) -> None:
         self._max_batch_size = max_batch_size
@@ -55,13 +55,13 @@ class InstantEngine(Engine):
 class Task:
     kind: str
     executions_s: tuple[float, ...]
-    """Of each chunk."""
+    """Execution time of each chunk."""
     ahead_s: float
-    """Asks when its actions last for this much longer; 0: when they are over."""
+    """Remaining execution time when the next request is sent; 0: it is sent when the actions are over."""
 
 
 def draw_tasks(seed: int, number: int, *, ahead: float) -> list[Task]:
-    """Of eight kinds that differ in length, horizon and spread; `ahead`: share of an execution that overlaps with generation."""
+    """Return tasks of eight kinds with different length, horizon and spread. ahead: share of an execution during generation."""
     rng = random.Random(seed)
     kinds = [
         (f"kind {i}", rng.choice([3, 5, 8, 12, 20, 30]), rng.choice([0.1, 0.3, 0.6]), rng.choice([0.1, 0.3, 0.6, 1.2]))
@@ -95,20 +95,20 @@ class Robot:
 @dataclass
 class Outcome:
     task_s: list[float] = field(default_factory=list)
-    """First request to last action."""
+    """Time from the first request to the last action."""
     in_time: list[bool] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     overflowed: int = 0
     refetched: int = 0
 
     def figures(self) -> dict[str, float]:
-        """Of tasks in seconds; `late`: share of requests."""
+        """Return statistics of tasks in seconds; `late`: share of requests."""
         p25, p95 = np.quantile(self.task_s, [0.25, 0.95]).tolist()
         return {"mean": float(np.mean(self.task_s)), "p25": p25, "p95": p95, "late": 1.0 - float(np.mean(self.in_time))}
 
 
 class World:
-    """`laws`: of the edge and of more tiers; the last are reached over `round_trip_s`, with so many batches in flight."""
+    """Simulation. laws: of the edge and of more engines, which are reached over `round_trip_s`, with `batches_in_flight` each."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class World:
         self.server = ModelServer(replace(config, max_sessions=100_000), engine, *more, policy=policy)
 
     def run(self, tasks: Sequence[Sequence[Task]], starts_s: Sequence[float]) -> Outcome:
-        """Each robot does its tasks back to back from its start on."""
+        """Run the tasks of each robot back to back from its start on."""
         for i, (its_tasks, start_s) in enumerate(zip(tasks, starts_s, strict=True)):
             robot = self._robots[f"r{i}"] = Robot(f"r{i}", deque(its_tasks))
             request = SessionRequest(robot=robot.name, component=SYSTEM1, slo_s=self._slo_s)
@@ -206,7 +206,7 @@ class World:
 def arriving(
     config: ServerConfig, seed: int, *, load: float, ahead: float, number: int = 300, policy: DispatchPolicy | None = None
 ) -> Outcome:
-    """Tasks arrive by a Poisson process that asks for `load` of what full batches can do."""
+    """Run tasks that arrive by a Poisson process with `load` times the capacity of full batches."""
     tasks, rng = draw_tasks(seed, number, ahead=ahead), random.Random(seed)
     rounds = sum(len(task.executions_s) for task in tasks) / number
     starts = itertools.accumulate(rng.expovariate(load * EDGE.capacity_hz(config.batch_size) / rounds) for _ in tasks)
@@ -216,6 +216,6 @@ def arriving(
 def back_to_back(
     config: ServerConfig, seed: int, *, robots: int, ahead: float, number: int = 300, policy: DispatchPolicy | None = None
 ) -> Outcome:
-    """A fleet that is never idle."""
+    """Run a fleet that is never idle."""
     tasks = draw_tasks(seed, number, ahead=ahead)
     return World(config, policy=policy).run([tasks[i::robots] for i in range(robots)], [0.01 * i for i in range(robots)])

@@ -1,1 +1,1 @@
-"""`rfm bench fleet`: what a fleet costs on the wire as it grows, and what happens to all of it at once."""
+"""`rfm bench fleet`: cost of a growing fleet on the network, and effects of events that concern all of it."""

@@ -1,4 +1,4 @@
-"""The processes of a fleet: started together, measured, killed, ended together."""
+"""Processes of a fleet: started together, measured, killed, ended together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.benchmarks.robots.report import Usage, usage
 from ros2_rfm_serving.errors import RfmError
 
 PROBE_ROBOTS = 10
-"""Of the process that is the same in every fleet: what it takes as the fleet around it grows is what the fleet costs a robot."""
+"""Robots of the process that is the same in every fleet: the growth of its cost is the cost of the fleet per robot."""
 END_S = 20.0
 ROBOTS, SERVER, SCHEDULER = (
     "lab.benchmarks.fleet.robots_process",
@@ -34,7 +34,7 @@ class Running(NamedTuple):
 
 
 class Crowd:
-    """Of one factory, in a folder of its own."""
+    """Processes of one factory, in a folder of its own."""
 
     def __init__(self, shape: Shape, folder: Path, per_process: int) -> None:
         self.shape = shape
@@ -51,10 +51,10 @@ class Crowd:
 
     @property
     def num_processes(self) -> int:
-        """All of one ROS domain, with the one that measures."""
+        """Return the number of processes in the ROS domain, including the measuring one."""
         return len(self._others) + self.shape.servers + 3
 
-    # --- their lives ---
+    # --- start and end ---
 
     def start_scheduler(self) -> None:
         parameters = {"factory_file": str(self._factory), "profiles_folder": str(self._folder)}
@@ -64,7 +64,7 @@ class Crowd:
         self._start(name, SERVER, server(name, self._folder))
 
     def start_others(self) -> None:
-        """All at once."""
+        """Start all other robots at once."""
         for i, names in enumerate(self._others):
             self._start_robots(f"robots_{i + 1}", names)
 
@@ -72,7 +72,7 @@ class Crowd:
         self._start_robots("probe", self.probe)
 
     def kill(self, name: str) -> float:
-        """Without a last word; when."""
+        """Kill a process with SIGKILL, and return the time."""
         running = self._running.pop(name)
         running.process.kill()
         at_s = time.monotonic()
@@ -80,7 +80,7 @@ class Crowd:
         return at_s
 
     def end(self) -> None:
-        """All together; whoever does not is killed."""
+        """End all processes together; one that does not end is killed."""
         for running in self._running.values():
             running.process.send_signal(signal.SIGINT)
         end_s = time.monotonic() + END_S
@@ -93,16 +93,16 @@ class Crowd:
         self._running.clear()
 
     def check(self) -> None:
-        """Raises: `RfmError` when one of them has ended by itself."""
+        """Check that all processes run. Raises: `RfmError` when one of them has ended by itself."""
         for running in self._running.values():
             if (code := running.process.poll()) is not None:
                 tail = (self._folder / f"{running.name}.log").read_text(encoding="utf-8", errors="replace")[-800:]
                 raise RfmError(f"{running.name} has ended with {code}: {tail}")
 
-    # --- what they say and take ---
+    # --- reports and usage ---
 
     def notes(self, name: str = "") -> list[list[Note]]:
-        """By process. name: of that one alone."""
+        """Return the notes by process. name: of that one alone."""
         return [self._written[one].read() for one in self.of_kind(ROBOTS) if name in ("", one)]
 
     def usage(self) -> dict[str, Usage]:

@@ -1,4 +1,4 @@
-"""The factory of `rfm bench fleet`: a descriptor, a model that is emulated and says so, and the parameters of its processes."""
+"""Factory of `rfm bench fleet`: a descriptor, a model that is declared as emulated, and the parameters of its processes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import yaml
 TASK, MODEL, CAMERA = "arm", "emulated/fleet-policy", "front"
 ACTIONS, STATE_SIZE, CHUNK_STEPS = ("x", "y", "z", "gripper"), 8, 50
 HORIZON_STEPS = 5
-"""Executed of each chunk: a robot that asks rarely is one in slow motion, control periods and all."""
+"""Executed steps of each chunk: a robot with a low request rate is in slow motion, including its control periods."""
 SLO_S, AGE_PERIODS = 4.0, 4.0
-"""Both far above what an idle machine takes: who is late on a busy one is counted, and goes on. The age is in requests' periods."""
+"""Limits far above those of an idle machine: late answers are counted without a stop. The age is in request periods."""
 BATCH = 8
 GRACE_S = 30.0
 HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n"
 ROWS = ((1, 5, 20), (1, 45, 40), (BATCH, 5, 25), (BATCH, 200, 60))
-"""(batch, requests/s, ms)"""
+"""Rows of the profile: (batch, requests/s, ms)."""
 
 
 class Shape(NamedTuple):
-    """Of one factory. `standbys` of its servers are none of the normal routes'."""
+    """Size of one factory; `standbys` of its servers are outside the normal routes."""
 
     robots: int
     servers: int
     standbys: int
     request_rate_hz: float
-    """Of each robot."""
+    """Request rate of each robot."""
 
     @property
     def names(self) -> list[str]:
@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
 
 def write(shape: Shape, folder: Path) -> Path:
-    """The descriptor; its profiles lie beside it."""
+    """Write the descriptor and its profiles, and return the descriptor's path."""
     rows = [f"{MODEL},EMULATED,fixed,{batch},{rate},{ms},{ms},{ms},{ms},{ms}\n" for batch, rate, ms in ROWS]
     (folder / "emulated.csv").write_text(HEADER + "".join(rows), encoding="utf-8")
     model = {
@@ -70,7 +70,7 @@ def _descriptor(shape: Shape) -> dict[str, Any]:
 
 
 def robots(names: list[str], shape: Shape) -> dict[str, Any]:
-    """Parameters of a process of these robots."""
+    """Return the parameters of a process of these robots."""
     return {
         "robots": names,
         "task": TASK,

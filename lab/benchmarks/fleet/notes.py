@@ -1,4 +1,4 @@
-"""What the processes of robots have written down, and what it says of a fleet."""
+"""Notes that the processes of robots write, and statistics of a fleet from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Note(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Of times, s; NaN: of none."""
+    """Statistics of times in s; NaN: there are none."""
 
     num: int
     p50_s: float
@@ -28,7 +28,7 @@ class Spread(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Of all robots, by their newest word."""
+    """Totals over all robots, by their newest reports."""
 
     answers: int = 0
     late: int = 0
@@ -38,14 +38,14 @@ class Total(NamedTuple):
 
 
 class NoteFile:
-    """That somebody writes."""
+    """Reader of a file of notes that is still being written."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._read_bytes = file, 0
         self._notes: list[Note] = []
 
     def read(self) -> list[Note]:
-        """All so far. A line that is being written is left for the next time."""
+        """Return all notes so far; an incomplete line is left for the next call."""
         if self._file.exists():
             with self._file.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -65,7 +65,7 @@ def spread(seconds: Iterable[float]) -> Spread:
 
 
 def firsts(notes: Iterable[Note], what: str, since_s: float, whom: str = "") -> dict[str, float]:
-    """Robot -> when that happened to it first after `since_s`. whom: with this server alone; empty: with any."""
+    """Return robot -> time of the first such event after `since_s`. whom: with this server alone; empty: with any."""
     found: dict[str, float] = {}
     for note in notes:
         if note.what == what and note.at_s >= since_s and note.whom and (not whom or note.whom == whom):
@@ -74,7 +74,7 @@ def firsts(notes: Iterable[Note], what: str, since_s: float, whom: str = "") -> 
 
 
 def total(of_processes: Iterable[Sequence[Note]]) -> Total:
-    """Of the newest word of each process."""
+    """Return the sums over the newest totals of each process."""
     told = [[note.told for note in notes if note.what == "total"][-1:] for notes in of_processes]
     last = [one for of in told for one in of]
     sums = {key: sum(one[key] for one in last) for key in ("answers", "late", "held", "streaming")}
@@ -82,6 +82,6 @@ def total(of_processes: Iterable[Sequence[Note]]) -> Total:
 
 
 def most_at_once(times_s: Sequence[float], window_s: float) -> int:
-    """Of events, within any window of this length."""
+    """Return the largest number of events within any window of this length."""
     ordered = sorted(times_s)
     return max((sum(begin <= at <= begin + window_s for at in ordered) for begin in ordered), default=0)

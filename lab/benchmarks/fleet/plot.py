@@ -1,4 +1,4 @@
-"""The figures of `rfm bench fleet` by the size of the fleet, and how a lost server's robots arrived at its standby."""
+"""Figures of `rfm bench fleet` by the size of the fleet, and the arrival of a lost server's robots at its standby."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def draw(grown: Sequence[Growth], lost: Failover | None, file: Path) -> None:
-    """Raises: `ConfigurationError` without matplotlib."""
+    """Draw the figures. Raises: `ConfigurationError` without matplotlib."""
     figure, (costs, times, arrivals) = figure_of(12.0, 3.6, 3)
     sizes = [row.robots for row in grown]
     for label, values in (

@@ -1,4 +1,4 @@
-"""`rfm bench fleet`: a fleet on the wire of one machine as it grows; its start, its scheduler's end, a server's end."""
+"""`rfm bench fleet`: a growing fleet on the network of one machine; its start, and the loss of its scheduler and of a server."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from lab.benchmarks.fleet.run import Failover, Growth, Restart, Run
 
 MOST_PROCESSES = 32
-"""Of one machine that find one another without multicast (docs/hosts.md)."""
+"""Processes on one machine that discover each other without multicast (docs/hosts.md)."""
 FAILOVER_HZ = 0.5
-"""Requests of each robot of the server that is killed: what they execute meanwhile is soon over."""
+"""Request rate of each robot of the killed server: high enough that its remaining actions are soon over."""
 
 
 def fleet(
@@ -63,7 +63,7 @@ def fleet(
     for shape in shapes:
         with _running(shape, per_process, patience) as run:
             grown.append(run.measure(seconds, *run.start()))
-            _write(json_file, grown, restarted, lost)  # a long run that is ended has said what it knows
+            _write(json_file, grown, restarted, lost)  # results of a long run are kept if it is ended
             if restart and shape.robots == max(sizes):
                 restarted = run.restart_scheduler(seconds / 2)
     if failover:
@@ -81,7 +81,7 @@ def fleet(
 
 
 def _sizes(text: str) -> list[int]:
-    """Raises: `ConfigurationError`."""
+    """Return the numbers of robots. Raises: `ConfigurationError`."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) for part in parts):
         raise ConfigurationError(f"{text!r} are no numbers of robots", key="--robots", fix="write them as 10,100,300")
@@ -89,7 +89,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _check(shape: Any, per_process: int) -> None:
-    """Raises: `ConfigurationError`."""
+    """Check the number of processes. Raises: `ConfigurationError`."""
     from lab.benchmarks.fleet.crowd import PROBE_ROBOTS
 
     processes = math.ceil(max(0, shape.robots - PROBE_ROBOTS) / per_process) + shape.servers + 3
@@ -115,7 +115,7 @@ def _running(shape: Any, per_process: int, patience_s: float) -> Iterator[Run]:
 
 @contextmanager
 def _saying(title: str) -> Iterator[Callable[[str], None]]:
-    """One line that changes; where there is no terminal, a line for each kind of news."""
+    """Show one status line; without a terminal, print a line for each kind of message."""
     said: set[str] = set()
     with console.status(title) as status:
 
@@ -129,7 +129,7 @@ def _saying(title: str) -> Iterator[Callable[[str], None]]:
         yield say
 
 
-# --- what is shown ---
+# --- tables ---
 
 
 def growth_table(rows: Sequence[Growth]) -> Table:

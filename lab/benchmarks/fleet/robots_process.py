@@ -1,5 +1,5 @@
-"""Robots of `rfm bench fleet`: many in one process, with their sensors and their tasks, as `robots_node` hosts them; what happens
-to each of them goes to a file, by the machine's monotonic clock."""
+"""Robots of `rfm bench fleet`: many in one process, with their sensors and tasks, hosted as by `robots_node`. Events of each are
+written to a file with times of the machine's monotonic clock."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import SYSTEM1
 
 IMAGE_PX = (320, 240)
-"""20 KB as a JPEG."""
+"""Size of an image, 20 KB as a JPEG."""
 IMAGE_PERIODS = 2
 LOOK_PERIOD_S, TOTAL_PERIOD_S, TASK_PERIOD_S, ANSWER_S = 0.05, 0.5, 1.0, 20.0
 
 
 class Seen:
-    """Of one robot, when it was looked at last."""
+    """Last observed state of one robot."""
 
     def __init__(self, body: RobotBody) -> None:
         self.body = body
@@ -75,13 +75,13 @@ class FleetRobots(RobotsNode):
         return done
 
     def stop(self) -> None:
-        """Its own work first: robots that go are told nothing and given no task, which they would have to refuse meanwhile."""
+        """Stop its own work first: robots that stop receive no sensor data and no task, which they would have to refuse."""
         for timer in self._own_timers:
             timer.cancel()
         super().stop()
 
     def _sense_next(self) -> None:
-        """Spread over the period: the robots of a fleet know nothing of one another."""
+        """Publish the sensors of the next robot, spread over the period, because the robots of a fleet are independent."""
         period, index = divmod(self._turn, len(self._states))
         self._turn += 1
         if (period + index) % IMAGE_PERIODS == 0:
@@ -101,7 +101,7 @@ class FleetRobots(RobotsNode):
             seen.works = True
             goal.get_result_async().add_done_callback(lambda _: setattr(seen, "works", False))
 
-    # --- what is noted ---
+    # --- notes ---
 
     def _note(self, **told: Any) -> None:
         self._notes.write(json.dumps({"at_s": clock(), **told}) + "\n")

@@ -1,4 +1,4 @@
-"""One fleet of `rfm bench fleet`: it starts, it works, robots come and go, its scheduler dies; or one of its servers does."""
+"""One fleet of `rfm bench fleet`: start, operation, admissions, and the loss of its scheduler or of one of its servers."""
 
 from __future__ import annotations
 
@@ -15,101 +15,101 @@ GUEST, ADMISSIONS, REPLANS = "guest", 5, 3
 SETTLE_S = 2.0
 LOOK_PERIOD_S = 0.25
 WINDOW_S = 0.1
-"""In which arrivals are counted."""
+"""Window in which arrivals are counted."""
 Say = Callable[[str], None]
 
 
 class Cost(NamedTuple):
-    """Of the processes of one kind, per robot or per answer."""
+    """Cost of the processes of one kind."""
 
     rss_mb: float
-    """Mean of a process."""
+    """Mean memory of a process."""
     cpu_share: float
-    """Of a core, all of them."""
+    """Share of one core, over all of them."""
     cpu_ms: float
-    """Per answer."""
+    """CPU time per answer."""
 
 
 class Growth(NamedTuple):
-    """What a fleet of this size costs."""
+    """Cost of a fleet of this size."""
 
     robots: int
     servers: int
     processes: int
     started: Spread
-    """From the start of all processes, interpreters and all, until each robot had its first answer."""
+    """Time from the start of all processes, including interpreters, until each robot had its first answer."""
     joined: Spread
-    """Ten robots that come when all others are at work: from being on the graph until each has a session."""
+    """Ten robots that join when all others are at work: time from discovery on the graph until each has a session."""
     answers_hz: float
     asked_hz: float
     late: int
     streaming: int
     probe: Cost
-    """The process of ten robots."""
+    """Process of ten robots."""
     robots_rss_mb: float
-    """Of all robots' processes, per robot."""
+    """Memory of all robots' processes, per robot."""
     robots_cpu_ms: float
-    """The same, per answer."""
+    """CPU time of all robots' processes, per answer."""
     server: Cost
     scheduler: Cost
     admit: Spread
-    """A robot more: from the call to the answer, which comes when all servers follow."""
+    """Admission of a robot: time from the call to the answer, which comes when all servers follow."""
     replan: Spread
-    """The whole factory."""
+    """Replanning of the whole factory, likewise."""
 
 
 class Restart(NamedTuple):
-    """Of the scheduler, by SIGKILL."""
+    """Restart of the scheduler after SIGKILL."""
 
     robots: int
     followed: Spread
-    """From its new process's start until each robot followed it."""
+    """Time from its new process's start until each robot followed it."""
     moved: int
     """Robots that had another session afterwards."""
     answers_hz: float
-    """Meanwhile."""
+    """Answers per second meanwhile."""
     refused: int
-    """By robots, of all kinds, meanwhile: schedules of the new scheduler, before it is followed, among them."""
+    """Messages that robots refused meanwhile, of all kinds, including schedules of the new scheduler before it is followed."""
 
 
 class Failover(NamedTuple):
-    """Of a server, by SIGKILL."""
+    """Loss of a server by SIGKILL."""
 
     sessions: int
     others: int
-    """Servers that could take them."""
+    """Servers that could replace it."""
     session: Spread
-    """From the kill until each robot had a session again."""
+    """Time from the kill until each robot had a session again."""
     served: Spread
-    """Until each had its first answer of another server."""
+    """Time until each had its first answer from another server."""
     unserved: int
     most_at_once: int
     """Sessions opened within `WINDOW_S`."""
     refusals: dict[str, int]
-    """By the other servers meanwhile: why, and how often."""
+    """Refusals by the other servers meanwhile: reason -> count."""
     arrivals_s: tuple[float, ...]
-    """Of each session, after the kill."""
+    """Time of each session after the kill."""
 
 
 class Watcher(NamedTuple):
-    """What this process does on the graph."""
+    """Operations of this process on the graph."""
 
     call: Callable[[str, str], float]
-    """A service of the scheduler's, with a robot's name; s until its answer."""
+    """Call a service of the scheduler with a robot's name, and return the s until its answer."""
     refused: Callable[[], dict[str, int]]
-    """By all servers, since their start."""
+    """Return refusals by all servers since their start."""
     sessions: Callable[[], dict[str, int]]
-    """By server, as it says."""
+    """Return server -> its reported sessions."""
     spin: Callable[[float], None]
 
 
 class Run:
     def __init__(self, crowd: Crowd, watcher: Watcher, say: Say, patience_s: float) -> None:
-        """patience_s: until a whole fleet is at work."""
+        """patience_s: limit for the start of a whole fleet."""
         self._crowd, self._watcher, self._say, self._patience_s = crowd, watcher, say, patience_s
 
     def start(self) -> tuple[Spread, Spread]:
-        """(started, joined)."""
+        """Start the fleet, and return (started, joined)."""
         crowd, began_s = self._crowd, time.monotonic()
         crowd.start_scheduler()
         for server in crowd.servers:
@@ -186,7 +186,7 @@ class Run:
         )
 
     def kill_server(self) -> Failover:
-        """The one with most sessions."""
+        """Kill the server with the most sessions."""
         crowd, watcher = self._crowd, self._watcher
         sessions = watcher.sessions()
         victim = max(sessions, key=lambda server: sessions[server])
@@ -213,7 +213,7 @@ class Run:
     # --- parts ---
 
     def _admissions(self) -> tuple[Spread, Spread]:
-        """Live: beside all that goes on."""
+        """Measure admissions and replans in the running fleet."""
         call = self._watcher.call
         self._say("robots come and go")
         admitted = []
@@ -223,7 +223,7 @@ class Run:
         return spread(admitted), spread(call("replan", "") for _ in range(REPLANS))
 
     def _served_by(self, server: str) -> set[str]:
-        """Whose last session is with it."""
+        """Return the robots whose last session is with a server."""
         last: dict[str, str] = {}
         for of in self._crowd.notes():
             last |= {note.robot: note.whom for note in of if note.what == "session"}
@@ -239,7 +239,7 @@ class Run:
         return len(self._times("answered", since_s))
 
     def _until(self, condition: Callable[[], bool], what: str, since_s: float, *, fails: bool = True) -> None:
-        """Raises: `RfmError` when that has not happened within `patience_s`."""
+        """Wait for a condition. Raises: `RfmError` when it does not hold within `patience_s`."""
         while not condition():
             self._crowd.check()
             if time.monotonic() - since_s > self._patience_s:

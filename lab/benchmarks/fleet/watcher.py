@@ -1,4 +1,4 @@
-"""What `rfm bench fleet` itself does on the graph: it calls the scheduler, and hears what servers say."""
+"""Node of `rfm bench fleet` itself: it calls the scheduler, and receives the status of servers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def watching(servers: Sequence[str]) -> Iterator[Watcher]:
     with spinning(lambda: FleetWatcher(servers)) as (node, spin):
 
         def call(what: str, robot: str) -> float:
-            """Raises: `RfmError` when it is refused, or not answered."""
+            """Call a service, and return its duration. Raises: `RfmError` when it is refused, or not answered."""
             spin(node.doors[what].service_is_ready, PATIENCE_S)
             asked_s, answer = time.monotonic(), node.request(what, robot)
             spin(answer.done, PATIENCE_S)

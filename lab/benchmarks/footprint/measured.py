@@ -1,6 +1,7 @@
-"""One model at one precision, in a process that has done nothing before: `python -m ...measured FOLDER DTYPE DEVICE STEPS CHUNKS`.
+"""One model at one precision, in a fresh process: `python -m ...measured FOLDER DTYPE DEVICE STEPS CHUNKS`.
 
-Prints its figures as one line of JSON. What Python, PyTorch and the engines' modules take is there before, and is not the model's.
+It prints its figures as one line of JSON. The memory of Python, PyTorch and the engines' modules is measured before, and is not
+counted as the model's.
 """
 
 from __future__ import annotations
@@ -24,35 +25,36 @@ LEAST_S = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes of resident memory are beyond those of the process before it loaded; 0 on a device that is not used.
+    """Memory and times of one model.
 
-    Seconds are of this process's CPU time on a CPU, where it has one thread and others may run beside it, by the clock on a GPU.
+    Bytes of resident memory are beyond those of the process before it loaded; 0 on a device that is not used. Seconds are of this
+    process's CPU time on a CPU, where it has one thread and others may run beside it, and of the clock on a GPU.
     """
 
     file_bytes: int
-    """Of what it loads: configuration, weights, tokenizer."""
+    """Size of the loaded files: configuration, weights, tokenizer."""
     empty_bytes: int
-    """Resident: Python, PyTorch and the modules."""
+    """Resident memory of Python, PyTorch and the modules."""
     resident_bytes: int
-    """After the last chunk, or after loading where there is none."""
+    """Resident memory after the last chunk, or after loading if there is none."""
     files_bytes: int
-    """Of these, pages of files, the bundle's and libraries', which processes share and the system may take back."""
+    """Pages of files in it, the bundle's and libraries', which processes share and the system may reclaim."""
     peak_bytes: int
-    """From loading to the last chunk."""
+    """Peak from loading to the last chunk."""
     device_bytes: int
-    """Allocated on the GPU after the last chunk."""
+    """Memory that is allocated on the GPU after the last chunk."""
     device_peak_bytes: int
     import_s: float
     load_s: float
     gate_s: float
-    """Of the parity gate, where it is not served without; 0: it is."""
+    """Duration of the parity gate, where it is required; 0: it is not."""
     ready_s: float
-    """From loading until it serves: loading, gate, warm-up."""
+    """Time from loading until it serves: loading, gate, warm-up."""
     first_chunk_s: float
     chunk_s: float
-    """Median of those behind the first."""
+    """Median of the chunks after the first."""
     served: bool
-    """The gate lets it."""
+    """Whether the gate passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +67,9 @@ class Row:
 
 
 def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> Footprint:
-    """steps: of a solver; 0: the model's own. chunks: behind the first; 0: none at all, it is loaded and that is all.
+    """Measure a model. steps: of a solver; 0: the model's own. chunks: after the first; 0: it is only loaded.
 
-    Raises: `ModelError`: not at that precision, or no model.
+    Raises: `ModelError` when it is no model, or not available at that precision.
     """
     clock = time.process_time if device == "cpu" else time.perf_counter
     began_s = clock()
@@ -140,13 +142,13 @@ def _chunk_s(engine: Engine, request: object, clock: Callable[[], float]) -> flo
 
 
 def resident_bytes() -> tuple[int, int]:
-    """(all of this process's, of these mapped from files). Linux."""
+    """Return the resident memory of this process, and the part that is mapped from files. Linux only."""
     status = _status()
     return status["VmRSS"], status["RssFile"]
 
 
 def peak_bytes() -> int:
-    """Since `forget_peak`, or since the process began where that is not allowed."""
+    """Return the peak since `forget_peak`, or since the process began where that is not allowed."""
     return _status()["VmHWM"]
 
 
@@ -164,7 +166,7 @@ def _status() -> dict[str, int]:
 
 
 def _end_with_who_started_it() -> None:
-    """Whose end of the pipe closes however it ends."""
+    """End this process when the parent's end of the pipe closes, however the parent ends."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""The figure of `rfm bench footprint`: memory and time of each model, a line per precision."""
+"""Figure of `rfm bench footprint`: memory and time of each model, a line per precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEAK, FILE = "#c05020", "black"
 
 
 def chart(rows: Sequence[Row]) -> Any:
-    """Left: resident as bars, peak and file as marks; right: until ready, first chunk, further chunks. Logarithmic."""
+    """Draw resident memory as bars with peak and file as marks (left), and times until ready and per chunk (right). Logarithmic."""
     figure, (memory, times) = figure_of(12, 1.4 + 0.17 * len(rows), 2)
     places = range(len(rows))
     precisions = list(dict.fromkeys(row.precision for row in rows))

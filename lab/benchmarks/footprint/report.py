@@ -34,7 +34,7 @@ SHIPPED = tuple(
 )
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 LIMIT_S = 3600.0
-"""Of one process: a gate of 3 B parameters on one core takes its time."""
+"""Time limit of one process: a gate of 3 B parameters on one core is slow."""
 LOOKS_EVERY_S = 0.2
 INTERRUPTED = 130
 
@@ -65,7 +65,7 @@ def footprint(
 
 
 def _told(found: Found, figure: Path | None) -> None:
-    """Raises: `typer.Exit` where it is not what was asked for."""
+    """Print the results. Raises: `typer.Exit` where they are incomplete."""
     for table in tables_of(found.rows) if found.rows else ():
         console.print(table)
     for what, why in found.refused.items():
@@ -82,7 +82,7 @@ def _told(found: Found, figure: Path | None) -> None:
 
 
 def _precisions(text: str) -> list[str]:
-    """Each once. Raises: `ConfigurationError`."""
+    """Return the precisions without repetition. Raises: `ConfigurationError`."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     known = (*PRECISIONS, "int4")
     for name in names:
@@ -94,7 +94,7 @@ def _precisions(text: str) -> list[str]:
 
 
 def _shipped(models: str) -> dict[str, Path]:
-    """Folders by name. Raises: `ConfigurationError`."""
+    """Return name -> folder. Raises: `ConfigurationError`."""
     named = [name.strip() for name in models.split(",") if name.strip()]
     folders = {name: shipped("models") / name if name in SHIPPED else Path(name).expanduser() for name in named}
     for name, folder in folders.items():
@@ -105,7 +105,7 @@ def _shipped(models: str) -> dict[str, Path]:
 
 
 def _drawn(architectures: str, scratch: Path, *, full: bool) -> dict[str, Path]:
-    """Bundles of random weights. Raises: `ConfigurationError`, `ModelError`."""
+    """Return bundles with random weights. Raises: `ConfigurationError`, `ModelError`."""
     if not architectures:
         return {}
     from lab.benchmarks.footprint.toys import drawn
@@ -123,7 +123,7 @@ def _drawn(architectures: str, scratch: Path, *, full: bool) -> dict[str, Path]:
 class Found(NamedTuple):
     rows: list[Row]
     refused: dict[str, str]
-    """Why others are none"""
+    """Why other models have no row."""
     is_stopped: bool = False
 
 
@@ -139,8 +139,8 @@ def _measure_all(
     keep: Callable[[list[Row]], None] = _nowhere,
     look: Callable[[], None] = lambda: None,
 ) -> Found:
-    """asked: device, solver steps, chunks. keep: what there is so far, each time. look: raises
-    `KeyboardInterrupt`, which ends it."""
+    """Measure all models. asked: device, solver steps, chunks. keep: called with the rows so far. look: may raise
+    `KeyboardInterrupt`, which ends the measurement."""
     found: dict[tuple[str, str], list[Footprint]] = {}
     refused: dict[str, str] = {}
     for number, (model, folder), precision in product(range(rounds), folders.items(), precisions):
@@ -164,7 +164,7 @@ def _rows(found: Mapping[tuple[str, str], Sequence[Footprint]]) -> list[Row]:
 
 
 def in_a_process(folder: Path, *asked: str, look: Callable[[], None] = lambda: None) -> Footprint:
-    """asked: precision, device, solver steps, chunks. Raises: `RfmError` with what it said last; what `look` does."""
+    """Measure in a new process. asked: precision, device, solver steps, chunks. Raises: `RfmError` with its last output."""
     module = "lab.benchmarks.footprint.measured"
     code, out, err = _ended(module_command(module, str(folder), *asked), look)
     lines = out.strip().splitlines()
@@ -178,7 +178,7 @@ def in_a_process(folder: Path, *asked: str, look: Callable[[], None] = lambda: N
 
 
 def _ended(command: list[str], look: Callable[[], None]) -> tuple[int, str, str]:
-    """Exit code and what it said. It ends with this process, however that ends: then its end of a pipe closes."""
+    """Return exit code and output. The process ends with this one, however that ends, because its end of a pipe closes."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     its, ours = os.pipe()
     try:
@@ -211,13 +211,13 @@ def _ended(command: list[str], look: Callable[[], None]) -> tuple[int, str, str]
 
 
 def middle(each: Sequence[Footprint]) -> Footprint:
-    """Figure by figure. served: in all of them."""
+    """Return the median of each figure. served: in all of them."""
     figures = {field.name: median(getattr(one, field.name) for one in each) for field in fields(Footprint)}
     return Footprint(**{**figures, "served": all(one.served for one in each)})
 
 
 def tables_of(rows: Sequence[Row]) -> list[Table]:
-    """A line for each model, its precisions side by side."""
+    """Return tables with a line per model, its precisions side by side."""
     cells = dict(CELLS)
     if not any(row.figures.device_peak_bytes for row in rows):
         del cells[ON_DEVICE]
@@ -255,7 +255,7 @@ def _chunks(f: Footprint) -> str:
 
 
 WORTH_SAYING = 1.03
-"""A peak that is so much more than what stays"""
+"""Ratio of peak to remaining memory from which on the peak is shown."""
 ON_DEVICE = "allocated on the device, MB (peak, where it is more)"
 CELLS: dict[str, Callable[[Footprint], str]] = {
     "resident beyond a process with the same imports, MB (peak, where it is more)": lambda f: _memory(
@@ -268,7 +268,7 @@ CELLS: dict[str, Callable[[Footprint], str]] = {
 
 
 def write_csv(file: Path, rows: Iterable[Row]) -> None:
-    """Raises: `ConfigurationError`."""
+    """Write the rows. Raises: `ConfigurationError`."""
     try:
         with file.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream, lineterminator="\n")

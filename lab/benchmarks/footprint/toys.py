@@ -18,7 +18,7 @@ TERNARY = 3
 
 
 def drawn(name: str, folder: Path, *, full: bool = False) -> Path:
-    """A bundle of it in `folder`. Raises: `ModelError`; `ImportError` without the extra `architectures`."""
+    """Write a bundle of an architecture to `folder`. Raises: `ModelError`; `ImportError` without the extra `architectures`."""
     from ros2_rfm_serving.engines.architectures.bundle import Unfilled, save
     from ros2_rfm_serving.engines.architectures.names import architecture_of
 
@@ -46,7 +46,7 @@ def manifest_of(name: str, architecture: type[Architecture], config: Architectur
 
 
 def _weights(network: Architecture) -> dict[str, Tensor]:
-    """As large as keeps what passes a layer about as large as it was."""
+    """Return random weights whose scale keeps the size of activations from layer to layer."""
     torch.manual_seed(0)
     weights = network.state_dict()
     for tensor in weights.values():
@@ -61,7 +61,7 @@ def _weights(network: Architecture) -> dict[str, Tensor]:
 
 
 def _tokenizer(rows: int) -> str:
-    """A token for every character, or for as many as a network has rows; 0: it does not say."""
+    """Return a tokenizer with a token per character, limited by a network's rows; 0: no limit."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = [*SPECIAL, "\n", *map(chr, range(32, 127))]

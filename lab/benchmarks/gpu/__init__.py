@@ -1,1 +1,1 @@
-"""What a machine with a GPU is asked at once, in pieces that resume: `make gpu`, `rfm bench gpu` (docs/gpu.md)."""
+"""All measurements of a machine with a GPU, in pieces that resume: `make gpu`, `rfm bench gpu` (docs/gpu.md)."""

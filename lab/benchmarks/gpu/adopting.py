@@ -1,4 +1,4 @@
-"""A measured profile among those that plans are made with: of a GPU at full size, and beside no other profile of the same model."""
+"""Adoption of a measured profile for plans: of a GPU at full size, and without another profile of the same model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.profiles import read_rows
 
 
 def adopt(out: Path, machine: Machine, folder: Path) -> Path:
-    """Raises: `ProfileError` for a profile that no GPU gave, or whose models have one on that GPU already."""
+    """Copy a profile. Raises: `ProfileError` if it is not from a GPU, or if its models have one on that GPU already."""
     file = out / "profiles" / machine.profile_name
     if not file.exists():
         raise ProfileError(f"{file}: is not there; measure it with `rfm bench gpu`")

@@ -17,7 +17,7 @@ SIZES, TOY_SIZES = (1, 2, 4, 8, 16, 32), (1, 2, 4)
 LOADS, TOY_LOADS = (0.5, 0.7, 0.8), (0.7,)
 GOAL_LOAD, GOAL_ROBOTS = 0.7, (16, 8)
 FIGURES = {"p50_s": "continuous_p50", "p99_s": "continuous_p99"}
-"""Of a run, and the goal of its ratio to fixed batches"""
+"""Figure of a run -> goal of its ratio to fixed batches."""
 
 
 def run(task: Task, name: str, extent: str = "") -> None:
@@ -67,7 +67,7 @@ def _cases(is_toy: bool, *, everything: bool) -> list[tuple[int, float]]:
 
 
 def _figures(row: Row, batching: str) -> dict[str, float | str]:
-    """Ratios are to fixed batches, the median of the rounds; `meets`: the goal of both."""
+    """Return the figures; ratios are to fixed batches, the median of the rounds; `meets`: whether both goals are met."""
     runs = row.runs[batching]
     p50, p99 = (median(row.ratios(batching, figure)) for figure in FIGURES)
     return {

@@ -1,4 +1,4 @@
-"""New rows perceived beside the solver steps of those in flight, or before them: what an answer takes in each way."""
+"""Perception of new rows beside the solver steps of those in flight, or before them: time per answer in each case."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.operate.pipeline_timing import clock_of
 
 ENTERING, TOY_ENTERING = (1, 2, 4), (1,)
-"""Rows at once"""
+"""Rows that enter at once."""
 SIZES, TOY_SIZES = (1, 2, 4, 8, 16, 32), (1, 2, 4)
 TIMES, TOY_TIMES = 200, 6
-"""That so many have been answered"""
+"""Number of answers."""
 LEAST_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
     perception_s: float
-    """Until rows that enter at once are let in, median"""
+    """Median time until rows that enter at once are accepted."""
     step_s: float
-    """Of a turn of all in flight, median"""
+    """Median time of a step of all rows in flight."""
     row_s: float
-    """From one answer to the next"""
+    """Time from one answer to the next."""
 
 
 def run(task: Task, name: str) -> None:
-    """Recorded, not compiled, as `batching` is."""
+    """Measure recorded engines, which are not compiled, as in `batching`."""
     rows, machine = task.rows("beside"), task.machine
     missing = [each for each in (TOY_ENTERING if task.is_toy else ENTERING) if not rows.has(architecture=name, entering=each)]
     if not missing:
@@ -62,8 +62,8 @@ def run(task: Task, name: str) -> None:
 
 
 def measured(engine: SteppingEngine, entering: int, wanted: int, device: str) -> Flow:
-    """Rows enter, so many at once, as soon as as many have ended: those in flight are spread over the solver's steps.
-
+    """Return the times for rows that enter in groups as soon as as many have ended: those in flight are spread over the solver's
+    steps.
     Raises: `ModelError`.
     """
     clock, blank, numbers = clock_of(device), blank_request(engine.contract), count()
@@ -71,7 +71,7 @@ def measured(engine: SteppingEngine, entering: int, wanted: int, device: str) ->
     in_flight, num_ended = set[int](), -2 * most
     enters_s, turns_s, began_s = list[float](), list[float](), clock()
     while num_ended < wanted:
-        if num_ended < 0:  # it fills
+        if num_ended < 0:  # the pipeline fills
             enters_s, turns_s, began_s = [], [], clock()
         begins_s = clock()
         if len(in_flight) + entering <= most:

@@ -1,4 +1,4 @@
-"""Time of a run: what a piece is expected to take on this machine, and whether it can end before the time is over."""
+"""Time of a run: expected duration of a piece on this machine, and whether it can end before the time is over."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 WEIGHT_S = 30.0
-"""Of the table, beside what was measured: one short piece says little of the others."""
+"""Weight of the table beside measurements: one short piece is weak evidence for the others."""
 SPREAD = 20.0
-"""The table is not off by more: a piece that ended at once, for want of work, corrects nothing."""
+"""Largest correction of the table: a piece that ended at once, for want of work, corrects nothing."""
 Measured = Iterable[tuple[float, float]]
-"""(expected, measured) seconds of pieces that are done"""
+"""(expected, measured) seconds of pieces that are done."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The seconds of one run; without a limit every piece is begun."""
+    """Time budget of one run; without a limit every piece is begun."""
 
     ends_s: float = math.inf
     clock: Callable[[], float] = time.monotonic
@@ -36,7 +36,7 @@ class Budget:
 
 
 def correction(measured: Measured) -> float:
-    """Return how many times as long as in the table pieces take on this machine, by those that are done."""
+    """Return the ratio of durations on this machine to the table's, by the pieces that are done."""
     pairs = [(expected_s, seconds) for expected_s, seconds in measured if expected_s > 0.0]
     expected_s, seconds = (sum(column) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
     return min(SPREAD, max(1.0 / SPREAD, (seconds + WEIGHT_S) / (expected_s + WEIGHT_S)))

@@ -18,7 +18,7 @@ from lab.benchmarks.gpu.machine import Machine, machine_from
 from lab.benchmarks.gpu.rows import Rows
 
 MORE, SKIPPED = 75, 77
-"""Exit codes: it did something and there is more; there is nothing that it could do here, its last line says why."""
+"""Exit codes: there is more work; or there is none that can be done here, as the last line explains."""
 _HERE = "lab.benchmarks.gpu"
 WORK = {
     "tests": "tested:run",
@@ -35,32 +35,32 @@ WORK = {
 }
 
 ELSEWHERE = ("plan", "rosa")
-"""Work that needs OR-Tools and no GPU"""
+"""Work that needs OR-Tools and no GPU."""
 
 
 class Skip(Exception):
-    """Says why."""
+    """Reason why a piece cannot run here."""
 
 
 class Later(Exception):
-    """What is left is for another process."""
+    """Signal that the rest of a piece is left for another process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a piece is given."""
+    """Arguments of a piece."""
 
     name: str
     machine: Machine
     out: Path
     until_s: float
-    """Of the monotonic clock"""
+    """End of its time on the monotonic clock."""
 
     def rows(self, name: str = "") -> Rows:
         return Rows(self.out / f"{name or self.name}.csv", self.machine)
 
     def begin(self, done: int) -> None:
-        """Before each part. done: parts that this process has finished. Raises: `Later`."""
+        """Start a part. done: parts that this process has finished. Raises: `Later` when the time is over."""
         if done and time.monotonic() > self.until_s:
             raise Later
 
@@ -70,7 +70,7 @@ class Task:
 
 
 Work = Callable[..., None]
-"""(task, *what it is about)"""
+"""Function of a piece: (task, *subjects)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,12 +117,12 @@ def _machine(columns: str) -> Machine:
 
 
 def _end_with_the_runner() -> None:
-    """Its end of the pipe closes however it ends; then so do this process and all that it started."""
+    """End this process and all that it started when the runner's end of the pipe closes, however the runner ends."""
     if os.getpgrp() != os.getpid():
-        return  # by hand, at a terminal: not started by it
-    os.read(sys.stdin.fileno(), 1)  # as `sys.stdin` reads, a process that ends would wait for it
+        return  # started by hand at a terminal, not by the runner
+    os.read(sys.stdin.fileno(), 1)  # a read by `sys.stdin` would block the end of the process
     os.killpg(0, signal.SIGKILL)
 
 
-if __name__ == "__main__":  # whoever raises `Skip` or `Later` imports them: this module's own would be others
+if __name__ == "__main__":  # `Skip` and `Later` are imported by the work: those of `__main__` would be other classes
     sys.exit(import_module(f"{_HERE}.child").main())

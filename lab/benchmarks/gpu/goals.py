@@ -12,12 +12,12 @@ from lab.benchmarks.gpu.machine import Machine
 from lab.benchmarks.gpu.rows import Rows, replace
 
 FILE, PAGE = "ratios", "ratios.md"
-"""Rows of all goals, and their table, in a folder of results"""
+"""Names of the rows of all goals, and of their table, in a folder of results."""
 TENSORRT_MS = 27.9
-"""Of GR00T N1.7 with 4 solver steps and 1 camera, TensorRT, H100 80GB HBM3: 35.9 Hz in NVIDIA/Isaac-GR00T,
+"""Latency of GR00T N1.7 with 4 solver steps and 1 camera, TensorRT, H100 80GB HBM3: 35.9 Hz in NVIDIA/Isaac-GR00T,
 getting_started/hardware_recommendation.md (main, November 2026)."""
 NAMES = {"pi05": "pi0.5", "groot_n1_7": "GR00T N1.7"}
-"""Columns of the table"""
+"""Columns of the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Goal:
     at_least: float = -math.inf
     at_most: float = math.inf
     published: str = ""
-    """Of others, to compare with"""
+    """Published value of others."""
 
     @property
     def text(self) -> str:
@@ -108,7 +108,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _cell(goal: Goal, rows: Sequence[Mapping[str, str]]) -> str:
-    """All cases, each with its spread over the rounds and whether its median meets the goal."""
+    """Return all cases, each with its spread over the rounds and whether its median meets the goal."""
     texts = []
     for row in rows:
         value = float(row["value"])

@@ -24,7 +24,7 @@ from lab.benchmarks.gpu.machine import Machine
 from lab.benchmarks.gpu.pieces import CHILD, Piece
 
 ALONE = ("tests",)
-"""Work whose own process imports nothing"""
+"""Work whose own process imports no other module."""
 IMPORTED = ("networks", "batching", "beside", "profiled", "ratios", "served", "speeds", "stages")
 _HERE = "lab.benchmarks.gpu"
 POLL_S = 0.02
@@ -32,7 +32,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Process(Protocol):
-    """What the runner needs of `subprocess.Popen`."""
+    """Part of `subprocess.Popen` that the runner needs."""
 
     pid: int
 
@@ -42,7 +42,7 @@ class Process(Protocol):
 
 
 class Launcher:
-    """Starts the processes of one run, one at a time."""
+    """Launcher of the processes of one run, one at a time."""
 
     def __init__(self, machine: Machine, out: Path) -> None:
         self._machine, self._out = machine, out
@@ -52,12 +52,12 @@ class Launcher:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of all processes that have ended, user and system."""
+        """Return the CPU time of all processes that have ended, user and system."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime + self._forked_cpu_s + (self._parent.cpu_s if self._parent else 0.0)
 
     def start(self, piece: Piece, log: Path) -> Process:
-        """Raises: `OSError`."""
+        """Start a piece. Raises: `OSError`."""
         if self._forks(piece):
             if self._parent is None or not self._parent.is_alive:
                 self.close()
@@ -76,7 +76,7 @@ class Launcher:
         return process
 
     def ended(self, process: Process) -> None:
-        """Close what kept a process alive that has ended."""
+        """Close the pipe of a process that has ended."""
         pipe = self._pipes.pop(process.pid, None)
         if pipe:
             with contextlib.suppress(OSError):
@@ -99,10 +99,10 @@ class Launcher:
 
 
 class Parent:
-    """A process that has imported PyTorch and the pieces, and forks for each of them. It ends when its input does."""
+    """Process that has imported PyTorch and the pieces, and forks for each of them. It ends when its input does."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
-        """log: for what it says itself. Raises: `OSError`."""
+        """log: for its own output. Raises: `OSError`."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "ros2_rfm_serving.checkout", f"{_HERE}.launching"],
@@ -110,7 +110,7 @@ class Parent:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 env=environment,
-                bufsize=0,  # or a line that was read with another one would not be seen by `select`
+                bufsize=0,  # a buffered line would be invisible to `select`
                 start_new_session=True,
             )
         self.pid = self._process.pid
@@ -121,13 +121,13 @@ class Parent:
         return self._process.poll() is None
 
     def start(self, arguments: list[str], log: Path) -> Process:
-        """Raises: `OSError`."""
+        """Fork a process for a piece. Raises: `OSError`."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"arguments": arguments, "log": str(log)}).encode() + b"\n")
         return Forked(self)
 
     def reply(self, timeout_s: float | None) -> dict[str, float] | None:
-        """Return its next line; None: there is none yet. One that has died says how."""
+        """Return its next line; None: there is none yet. A dead process returns its exit code."""
         assert self._process.stdout
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
             return None
@@ -144,7 +144,7 @@ class Parent:
 
 
 class Forked:
-    """A piece in a process that is forked. `pid` is that of its group: until it has begun, that of what it will be forked from."""
+    """Piece in a forked process. `pid` is that of its group; before it has begun, that of the process that will fork it."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
@@ -155,7 +155,7 @@ class Forked:
         return self._ended(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises: `subprocess.TimeoutExpired`."""
+        """Wait for the exit code. Raises: `subprocess.TimeoutExpired`."""
         code = self._ended(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("piece", timeout or 0.0)
@@ -172,15 +172,15 @@ class Forked:
 
 
 def main() -> None:
-    """Import, then fork for each line of the input until it ends. What a piece imports besides is its own."""
+    """Import, then fork for each line of the input until it ends. A piece does its other imports itself."""
     replies = os.dup(1)
-    os.dup2(2, 1)  # what others print is no reply
+    os.dup2(2, 1)  # output of others is not a reply
     for name in IMPORTED:
-        with contextlib.suppress(Exception):  # it is raised again where it is needed, in a piece with a log
+        with contextlib.suppress(Exception):  # the error is raised again where it matters, in a piece with a log
             import_module(f"{_HERE}.{name}")
     for line in iter(sys.stdin.buffer.readline, b""):
         asked = json.loads(line)
-        ends, holds = os.pipe()  # its end says that this process has ended
+        ends, holds = os.pipe()  # closing `holds` shows that this process has ended
         pid = os.fork()
         if pid == 0:
             os.close(holds)
@@ -198,7 +198,7 @@ def _reply(replies: int, what: Mapping[str, float]) -> None:
 
 
 def _piece(arguments: list[str], log: str, ends: int) -> None:
-    """Never returns."""
+    """Run a piece in this process, and exit."""
     os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for source, target in ((ends, 0), (output, 1), (output, 2)):
@@ -208,7 +208,7 @@ def _piece(arguments: list[str], log: str, ends: int) -> None:
         code = import_module(f"{_HERE}.child").main(arguments)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # to the log, as from an interpreter that ends
+    except BaseException:  # log the traceback like an interpreter that ends
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -217,12 +217,12 @@ def _piece(arguments: list[str], log: str, ends: int) -> None:
 
 
 def _awaited(pid: int) -> tuple[int, float]:
-    """Return exit code and CPU time. When the input ends meanwhile, so does all."""
+    """Return exit code and CPU time. When the input ends meanwhile, the piece and this process end."""
     while True:
         ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
-        if select.select([sys.stdin.buffer], [], [], 0.0)[0]:  # nothing is asked while a piece runs: the runner has ended
+        if select.select([sys.stdin.buffer], [], [], 0.0)[0]:  # no input is sent while a piece runs: the runner has ended
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             os._exit(1)

@@ -1,4 +1,4 @@
-"""Where something was measured: what every row of every file of `make gpu` says."""
+"""Machine of a measurement: columns of every row of every file of `make gpu`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ros2_rfm_serving.errors import ConfigurationError
 Size = Literal["toy", "full"]
 SIZES: tuple[Size, ...] = ("toy", "full")
 CPU = "CPU"
-"""The GPU type of a run without one, in profiles too."""
+"""GPU type of a run without one, in profiles too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     device: str
-    """Of PyTorch: `cpu`, `cuda`, `cuda:1`"""
+    """Device of PyTorch: `cpu`, `cuda`, `cuda:1`."""
     gpu: str
-    """As its driver names it; `CPU`"""
+    """Name by its driver, or `CPU`."""
     driver: str
-    """`-` without a GPU, or where nvidia-smi does not say"""
+    """`-` without a GPU, or where nvidia-smi does not report it."""
     torch: str
     size: Size
 
@@ -34,17 +34,17 @@ class Machine:
 
     @property
     def gpu_type(self) -> str:
-        """In profiles and descriptors: `NVIDIA H100 80GB HBM3` is an `NVIDIA H100`."""
+        """Return the type in profiles and descriptors: `NVIDIA H100 80GB HBM3` is an `NVIDIA H100`."""
         return gpu_type_of(self.gpu)
 
     @property
     def profile_name(self) -> str:
-        """Of a file: of a GPU's type alone only at full size."""
+        """Return the name of a profile: it is a GPU's type alone only at full size."""
         name = re.sub(r"[^a-z0-9]+", "_", self.gpu_type.lower()).strip("_").removeprefix("nvidia_")
         return f"{name}.csv" if self.on_gpu and self.size == "full" else f"{name}_{self.size}.csv"
 
     def model(self, name: str) -> str:
-        """In profiles: a toy's name is nobody else's."""
+        """Return the model's name in profiles: that of a toy is distinct."""
         return name if self.size == "full" else f"toy/{name}"
 
     def columns(self) -> dict[str, str]:
@@ -52,7 +52,7 @@ class Machine:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Columns that must agree where figures stand beside one another."""
+        """Return the columns that must agree where figures are compared."""
         return identity_of(self.columns())
 
 
@@ -73,14 +73,14 @@ def machine_from(columns: object) -> Machine | None:
 
 
 def gpu_type_of(gpu: str) -> str:
-    """The first word with a digit ends it."""
+    """Return the type of a GPU, whose name ends with the first word that has a digit."""
     words = gpu.split()
     ends = next((i for i, word in enumerate(words) if any(letter.isdigit() for letter in word)), len(words))
     return " ".join(words[: ends + 1])
 
 
 def machine_of(device: str = "auto", size: str = "") -> Machine:
-    """size: empty: full on a GPU, toy elsewhere. Raises: `ConfigurationError` for a device that is not there, or no such size."""
+    """Return this machine. size: empty: full on a GPU, otherwise toy. Raises: `ConfigurationError` for a wrong size or device."""
     import torch
 
     if device == "auto":

@@ -1,4 +1,4 @@
-"""Published architectures with random weights, made on the device: what a checkpoint of that size takes, not what it says."""
+"""Published architectures with random weights, made on the device: they take the time of a checkpoint, with meaningless output."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ ACTIONS = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
 CAMERAS = ("front", "wrist")
 STATE_SIZE = 7
 IMAGES, STATE = ("<IMG_CONTEXT>", "<|image_pad|>"), "<proprio_pad>"
-"""What stands for them in prompts."""
+"""Placeholders in prompts."""
 MOST_WORDS = 32
-"""Below every network's own tokens for images."""
+"""Limit below every network's own tokens for images."""
 SPREAD = 0.02
-"""Standard deviation of random weights, as language models begin."""
+"""Standard deviation of random weights, as in the initialisation of language models."""
 
 
 def config_of(name: str, size: Size) -> ArchitectureConfig:
-    """The full size is the configuration's default: the published checkpoint's (docs/engines.md has references and parameters)."""
+    """Return the configuration. The full size is the default, that of the published checkpoint (see docs/engines.md)."""
     architecture = architecture_of(name)
     return architecture.config_class() if size == "full" else architecture.toy()  # type: ignore[call-arg]  # all have defaults
 
 
 def recorded(machine: Machine, batch_sizes: tuple[int, ...]) -> BundleOptions:
-    """Recorded, not compiled: shapes are recorded within a second, and compiled within a minute each."""
+    """Return options for recorded graphs without compilation: a shape takes a second to record, and a minute to compile."""
     return BundleOptions(
         device=machine.device,
         dtype="float32" if machine.size == "toy" else "bfloat16",
@@ -51,7 +51,7 @@ def recorded(machine: Machine, batch_sizes: tuple[int, ...]) -> BundleOptions:
 
 
 def network_of(name: str, size: Size, device: str, dtype: torch.dtype) -> Architecture:
-    """On the device from its first byte on."""
+    """Return a network that is allocated on the device from the start."""
     config = config_of(name, size)
     with Unfilled(), torch.device(device):
         network = architecture_of(name)(config)
@@ -61,7 +61,7 @@ def network_of(name: str, size: Size, device: str, dtype: torch.dtype) -> Archit
 
 
 def parameters_of(name: str) -> int:
-    """At full size; of a ternary layer, each of its weights is one. Takes no memory."""
+    """Return the parameters at full size, with each weight of a ternary layer counted. It allocates no memory."""
     with torch.device("meta"):
         network = architecture_of(name)(config_of(name, "full"))
     packed = sum(module.inputs * module.outputs for module in network.modules() if isinstance(module, TernaryLinear))
@@ -69,7 +69,7 @@ def parameters_of(name: str) -> int:
 
 
 def fill(network: nn.Module, seed: int) -> None:
-    """What was never drawn: matrices small and random, norms 1, biases 0. Integers are packed weights, any of which is one."""
+    """Fill weights: matrices small and random, norms 1, biases 0. Integers are packed weights, valid with any value."""
     generators: dict[torch.device, torch.Generator] = {}
     parameters = dict(network.named_parameters(remove_duplicate=False))
     for name, weight in network.state_dict().items():
@@ -108,14 +108,14 @@ def engine_of(name: str, size: Size, options: BundleOptions, cameras: tuple[str,
 
 
 def _for_cameras(processing: Processing, num_cameras: int) -> Processing:
-    """A prompt with places for more images than there are cameras: the others are absent."""
+    """Return a prompt with places for more images than there are cameras: the others are absent."""
     places = len(re.findall("|".join(map(re.escape, IMAGES)), processing.prompt.template))
     images = processing.images.model_copy(update={"absent": max(0, places - num_cameras)})
     return processing.model_copy(update={"images": images})
 
 
 class Words:
-    """A tokenizer without a vocabulary: a word's number follows from its letters, that of an image's place is the network's."""
+    """Tokenizer without a vocabulary: a word's number follows from its letters, that of an image's place is the network's."""
 
     def __init__(self, config: ArchitectureConfig) -> None:
         self._places = dict.fromkeys(IMAGES, getattr(config, "image_token", 0))

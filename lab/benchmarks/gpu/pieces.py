@@ -1,4 +1,4 @@
-"""Pieces of `rfm bench gpu`, by value: each a process of its own, under ten minutes, done once, with the seconds that it takes."""
+"""Pieces of `rfm bench gpu`, by value: each is a process of its own, under ten minutes, done once, with its expected seconds."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from lab.benchmarks.gpu.machine import Machine, Size
 from ros2_rfm_serving.engines.architectures.names import ARCHITECTURES
 
 LIMIT_S = 570.0
-"""After which a piece is ended."""
+"""Time after which a piece is ended."""
 ENOUGH = 0.6
-"""Share of it after which a piece begins nothing new, and goes on in a process anew."""
+"""Share of it after which a piece begins no new part, and continues in a new process."""
 FIRST_TESTS, LATER_TESTS = ("graphs", "failures", "streams"), ("memory", "uploads")
-"""`test/gpu/test_*.py`: a machine on which the first ones fail has no figures."""
+"""Files `test/gpu/test_*.py`: figures of a machine on which the first ones fail are invalid."""
 MODES = ("eager", "graphs", "compiled", "served")
-"""`served`: compiled and recorded, as a server does it on a GPU"""
+"""Modes of execution; `served`: compiled and recorded, as on a server with a GPU."""
 KERNELS = ("compiled", "served")
-"""Modes whose kernels are compiled, for minutes each"""
+"""Modes whose kernels are compiled, for minutes each."""
 PROFILED = ("pi05", "groot_n1_7", "smolvla", "groot_n1_6")
-"""The last one is of ROSA's figures; the first three come before everything but tests."""
+"""Profiled architectures: the last one is of ROSA's figures; the first three come before everything but tests."""
 COMPARED = ("groot_n1_7", "pi05")
-"""Architectures whose ratios have goals (`goals.py`)"""
+"""Architectures whose ratios have goals (`goals.py`)."""
 BATCHED = ("pi05", "groot_n1_6", "smolvla")
-"""The first one is measured early, at one load."""
+"""Architectures with batching: the first one is measured early, at one load."""
 STAGED = ("pi05", "flow")
 TEXTS: Mapping[Size, tuple[str, ...]] = {"full": ("qwen2_5_vl_7b", "qwen2_5_vl_3b"), "toy": ("qwen2_5_vl_3b",)}
-"""Text models with a profile of their own: ROSA's two, or a tiny one"""
+"""Text models with a profile of their own: ROSA's two, or a tiny one."""
 CHILD = ("-m", "ros2_rfm_serving.checkout", "lab.benchmarks.gpu.child")
-"""What an interpreter is given to do a piece."""
+"""Interpreter arguments of a piece."""
 
 EXPECTED_S: Mapping[Size, Mapping[str, float]] = {
     "full": {
@@ -71,23 +71,23 @@ EXPECTED_S: Mapping[Size, Mapping[str, float]] = {
         "rosa": 10,
     },
 }
-"""Of a piece, or of all pieces of that kind. Full sizes: estimates for one H100 or H200, which a run corrects by what it measures;
-toys: CPU time of one core."""
+"""Expected seconds of a piece, or of all pieces of that kind. Full sizes: estimates for one H100 or H200, which a run corrects by
+measurements; toys: CPU time of one core."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     name: str
     work: tuple[str, ...]
-    """What `child.py` does, and of what."""
+    """Work of `child.py` with its subjects."""
     limit_s: float = LIMIT_S
     expected_s: float = 0.0
-    """Before anything was measured on the machine (`budget.py`)"""
+    """Expected seconds before any measurement on the machine (`budget.py`)."""
     python: str = sys.executable
     needs: tuple[str, ...] = ()
-    """Pieces without whose results it has nothing to work on."""
+    """Pieces whose results it needs."""
     measures: bool = True
-    """False: it computes from results, on any machine."""
+    """Whether it measures; False: it computes from results, on any machine."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, machine: Machine, out: Path) -> list[str]:
@@ -129,21 +129,21 @@ def _piece(
     needs: tuple[str, ...] = (),
     measures: bool = True,
 ) -> Piece:
-    """kind: of its seconds, where that is not its work."""
+    """Return a piece. kind: of its expected seconds, if that is not its work."""
     known = EXPECTED_S[size]
     expected_s = known.get(name, known.get(kind or work[0], 0.0))
     return Piece(name=name, work=work, expected_s=expected_s, python=python, needs=needs, measures=measures)
 
 
 def _speeds(size: Size) -> Iterator[Piece]:
-    """At toy size of all modes, for most of a process is its start."""
+    """Yield the pieces of speed; at toy size with all modes, because the start of a process takes most of its time."""
     modes = MODES if size == "toy" else tuple(mode for mode in MODES if mode not in KERNELS)
     for name in ARCHITECTURES:
         yield _piece(size, f"speed-{name}", "speed", name, *modes)
 
 
 def _more(size: Size) -> Iterator[Piece]:
-    """Other loads and arrivals of what was measured before; a toy's would show nothing new."""
+    """Yield other loads and arrivals of the same measurements; a toy's would show nothing new."""
     if size == "full":
         yield _piece(size, f"batching-{BATCHED[0]}-loads", "batching", BATCHED[0], "all", kind="batching")
         for name in PROFILED:

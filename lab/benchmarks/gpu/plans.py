@@ -1,5 +1,5 @@
-"""What measured profiles change: schedules of ROSA's P1 (actions alone) with them beside the shipped ones, which were derived; and
-the figures of the paper that need nothing else (`rfm reproduce rosa`)."""
+"""Effect of measured profiles: schedules of ROSA's P1 (actions alone) with measured and with shipped, derived profiles, and the
+figures of the paper that need no other input (`rfm reproduce rosa`)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DERIVED_MODEL, DERIVED_GPU = "nvidia/GR00T-N1.6-3B", "NVIDIA H200"
 FLEETS, TOY_FLEETS = (8, 16, 32, 64), (8, 32)
 SECONDS, TOY_SECONDS = 60.0, 10.0
 ROSAS = ("groot_n1_6", "groot_n1_7")
-"""System 1 of ROSA's figures: the paper's model if it was measured, or its successor"""
+"""System 1 of ROSA's figures: the paper's model if it was measured, or its successor."""
 POLICIES = ("best", "rosa")
 FIGURES_OF_ALL = ("6", "9", "10", "14")
 FIGURE_OF_ACTIONS = ("14",)
-"""P1's alone"""
+"""Figure of P1 alone."""
 
 
 def run(task: Task) -> None:
@@ -61,7 +61,7 @@ def run(task: Task) -> None:
 
 
 def run_rosa(task: Task) -> None:
-    """Reproduce the figures; with text models only where they have a profile on that GPU: other figures are P1's."""
+    """Reproduce the figures; those with text models only where these have a profile on that GPU: the others are P1's."""
     folder, gpu_type = catalogue_of(task), task.machine.gpu_type
     model = model_of(task.machine, next(name for name in ROSAS if name in _profiled(task)))
     known = {(row.model, row.gpu_type) for file in folder.glob("*.csv") for row in read_rows(file)}
@@ -83,10 +83,9 @@ def _profiled(task: Task) -> list[str]:
 
 
 def catalogue_of(task: Task) -> Path:
-    """A folder of profiles: the measured one, and of the shipped ones what it has nothing of. Its models say where their latency
-    comes from: a law that was derived would speak in place of what was measured.
-
-    Raises: `Skip` before anything was measured.
+    """Return a folder of profiles: the measured one, and the shipped ones for other models. Its models have no derived law, which
+    would replace the measurements.
+    Raises: `Skip` before any measurement.
     """
     measured = task.out / "profiles" / task.machine.profile_name
     if not measured.exists():
@@ -111,7 +110,7 @@ def catalogue_of(task: Task) -> Path:
 
 
 def _memory_gb(task: Task, acts: str | None, speaks: str | None) -> float:
-    """Weights of two bytes, and 4 GB more, as docs/profiles.md reckons; a toy needs next to nothing."""
+    """Return the memory: weights of two bytes, and 4 GB more, as in docs/profiles.md; a toy needs hardly any."""
     if task.is_toy:
         return 0.1
     assert acts or speaks

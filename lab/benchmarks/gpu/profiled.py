@@ -1,4 +1,4 @@
-"""Latency profiles of architectures, measured: what `rfm profile` does, of random weights, in the way that a server runs them."""
+"""Measured latency profiles of architectures: like `rfm profile`, with random weights, executed as on a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ros2_rfm_serving.operate.profiled import BATCHINGS, measured
 from ros2_rfm_serving.profiles import ARRIVALS
 
 PUBLISHED = {"groot_n1_6": "nvidia/GR00T-N1.6-3B", "pi05": "physical-intelligence/pi0.5"}
-"""Architectures that the catalogue's models are of"""
+"""Architecture -> model of the catalogue."""
 SIZES, TOY_SIZES = (1, 2, 4, 8, 16), (1, 2)
 REQUESTS, TOY_REQUESTS = 120, 4
 TOY_ARRIVALS = ("periodic", "fleet")
@@ -27,7 +27,7 @@ IMAGE_PX = (224, 224)
 
 
 def run(task: Task, name: str, extent: str = "") -> None:
-    """extent: `all` for every arrival process; else a fleet's alone, which is nearest to a factory."""
+    """Measure a profile. extent: `all` for every arrival process; otherwise a fleet's alone, which is nearest to a factory."""
     arrivals = TOY_ARRIVALS if task.is_toy else ARRIVALS if extent == "all" else ARRIVALS[:1]
     fill(task, name, model_of(task.machine, name), partial(_loaded, task, name), BATCHINGS, arrivals=arrivals)
 
@@ -41,10 +41,10 @@ def fill(
     toy_sizes: tuple[int, ...] = TOY_SIZES,
     arrivals: Sequence[str] = ARRIVALS,
 ) -> None:
-    """Measure point by point; what the file holds is not measured again."""
+    """Measure point by point; points in the file are not measured again."""
     sheet, toy = sheet_of(task), task.is_toy
     found = measured(model, task.machine.gpu_type, toy_sizes if toy else SIZES, ways, IMAGE_PX, load)
-    servers = [replace(server, start=cache(server.start)) for server in found]  # started once for all arrivals
+    servers = [replace(server, start=cache(server.start)) for server in found]  # each server is started once for all arrivals
     for done, server in enumerate(servers):
         task.begin(done)
         for process in arrivals:
@@ -60,7 +60,7 @@ def model_of(machine: Machine, name: str) -> str:
 
 
 def sheet_of(task: Task) -> Sheet:
-    """One file for all models: of this machine alone."""
+    """Return the profile of all models, for this machine alone."""
     folder = task.out / "profiles"
     folder.mkdir(exist_ok=True)
     return Sheet(folder / task.machine.profile_name, comment_of(task.machine))
@@ -74,5 +74,5 @@ def comment_of(machine: Machine) -> str:
 
 
 def _loaded(task: Task, name: str) -> SteppingEngine:
-    """Recorded on a GPU, not compiled; a toy on a CPU as it is."""
+    """Return an engine that is recorded on a GPU and not compiled; a toy runs eagerly on a CPU."""
     return engine_of(name, task.machine.size, recorded(task.machine, TOY_SIZES if task.is_toy else SIZES))

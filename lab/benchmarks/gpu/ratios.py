@@ -1,4 +1,4 @@
-"""Ratios of an architecture's latencies, by turns in one process: eager and recorded, batches of 1 and 16, beside TensorRT's."""
+"""Ratios of an architecture's latencies, in turns in one process: eager and recorded, batches of 1 and 16, beside TensorRT's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BATCH, TOY_BATCH = 16, 4
 ROUNDS, CALLS = 5, 12
 TOY_ROUNDS, TOY_CALLS = 2, 2
 VIEWS, STEPS = ("front",), 4
-"""As NVIDIA measured GR00T N1.7"""
+"""Setting of NVIDIA's measurement of GR00T N1.7."""
 
 
 def run(task: Task, name: str) -> None:
-    """Raises: `ModelError`."""
+    """Measure the missing ratios. Raises: `ModelError`."""
     rows, batch = task.rows(goals.FILE), TOY_BATCH if task.is_toy else BATCH
     done = [key for key in ("graphs", "batch") if rows.has(architecture=name, ratio=key)]
     if len(done) < 2:
@@ -77,7 +77,7 @@ def _one_view(task: Task, name: str) -> SteppingEngine:
 
 
 def _call(engine: SteppingEngine, size: int) -> Callable[[], None]:
-    """`infer` ends when its chunks are on the host. Raises: `ModelError`, from the call too."""
+    """Return a call of `infer`, which ends when its chunks are on the host. Raises: `ModelError`, also from the call."""
     engine.prepare(size)
     requests = [fitted_request(engine)] * size
 

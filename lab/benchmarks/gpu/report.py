@@ -1,4 +1,4 @@
-"""`rfm bench gpu`: what a machine with a GPU is asked, in pieces under ten minutes each, which resume on any machine like it."""
+"""`rfm bench gpu`: measurements of a machine with a GPU, in pieces under ten minutes each, which resume on any machine like it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def gpu(
 
 
 def _computes_only(names: Sequence[str]) -> bool:
-    """Nothing is measured: results of another machine will do."""
+    """Return whether no piece measures: results of another machine are then valid."""
     from lab.benchmarks.gpu.child import ELSEWHERE
 
     return bool(names) and set(names) <= set(ELSEWHERE)
@@ -130,10 +130,10 @@ def _run(chosen: list[Piece], book: Book, budget: Budget, saver: Saver | None) -
 
 
 class _Shown:
-    """A line per piece; and its results, once they are there, in the page of ratios and in the one file."""
+    """Progress: a line per piece, and updates of the page of ratios and of the results file."""
 
     def __init__(self, chosen: Sequence[Piece], book: Book, saver: Saver | None) -> None:
-        """Raises: `ConfigurationError` when the one file cannot be written."""
+        """Start the results file. Raises: `ConfigurationError` when it cannot be written."""
         self._chosen, self._book, self._saver, self._at = chosen, book, saver, 0
         self._problem = ""
         if saver:
@@ -154,7 +154,7 @@ class _Shown:
         self._keep()
 
     def looking(self, look: Callable[[], None]) -> Callable[[], None]:
-        """Return what is called again and again while a piece runs."""
+        """Return the function that is called repeatedly while a piece runs."""
         saver = self._saver
         if saver is None:
             return look
@@ -173,7 +173,7 @@ class _Shown:
             self._tried(self._saver.save)
 
     def _tried(self, keep: Callable[[], None]) -> None:
-        """What cannot be kept now ends no run: the next piece tries again, and the end of the run for the last time."""
+        """Try to save; a failure does not end the run, because the next piece and the end of the run try again."""
         from ros2_rfm_serving.errors import ConfigurationError
 
         try:

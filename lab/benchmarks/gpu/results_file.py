@@ -28,28 +28,28 @@ FORMAT = "rfm bench gpu, results, 1"
 LAST_OF_LOG = 32_768
 """Bytes of a log that are kept."""
 MOST_BYTES = 16 * 2**20
-"""Of the compressed file, which is what a borrowed machine gives back"""
+"""Limit of the compressed file, which a borrowed machine returns."""
 MOST_UNPACKED_BYTES = 64 * 2**20
 MOST_FILES = 2000
 PATTERNS = ("*.csv", "*.md", MACHINE, "state/*.json", "logs/*.log", "profiles/*.csv", "rosa/*.csv", "rosa/*.txt", "rosa/*.md")
 SAVED_EVERY_S = 5.0
-"""While a piece runs, if it has measured something"""
+"""Seconds between two saves while a piece runs, if it has measured something."""
 DAMAGED = (OSError, EOFError, ValueError, KeyError, TypeError, tarfile.TarError, zlib.error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Contents of a file of results, as they were written."""
+    """Contents of a results file, as they were written."""
 
     file: Path
     machine: Machine
     files: Mapping[str, bytes]
-    """By path below the folder of results"""
+    """Contents by path below the folder of results."""
 
 
 @dataclass
 class Saver:
-    """Keeps a file of results as new as its folder."""
+    """Saver that keeps a results file up to date with its folder."""
 
     out: Path
     file: Path
@@ -58,7 +58,7 @@ class Saver:
     _looked_s: float = field(default=0.0, init=False)
 
     def save(self) -> None:
-        """Raises: `ConfigurationError` when it cannot be written; then it is as it was."""
+        """Write the file. Raises: `ConfigurationError` when it cannot be written; then it is unchanged."""
         self._seen = self._state()
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class Saver:
             ) from error
 
     def save_if_changed(self) -> None:
-        """Save what a running piece has measured, now and then. Raises: as `save`."""
+        """Save the results of a running piece at intervals. Raises: as `save`."""
         if self.clock() - self._looked_s < SAVED_EVERY_S:
             return
         self._looked_s = self.clock()
@@ -78,7 +78,7 @@ class Saver:
             self.save()
 
     def _state(self) -> tuple[tuple[str, int, int], ...]:
-        """Logs change all the time, and bring nothing back."""
+        """Return the state of the files except logs, which change all the time without results."""
         found = []
         for path in _paths(self.out):
             if path.suffix != ".log":
@@ -107,7 +107,7 @@ def _content(path: Path) -> bytes:
 
 
 def _packed(files: Mapping[str, bytes]) -> bytes:
-    """The same files give the same bytes."""
+    """Return the archive; the same files give the same bytes."""
     machine = json.loads(files[MACHINE])
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     index = json.dumps({"format": FORMAT, "machine": machine, "files": sums}, indent=1).encode()
@@ -147,9 +147,9 @@ def read(file: Path) -> Results:
 
 
 def _members(file: Path) -> dict[str, bytes]:
-    """Raises: one of `DAMAGED`."""
+    """Return the members. Raises: one of `DAMAGED`."""
     found: dict[str, bytes] = {}
-    with gzip.open(file) as compressed:  # to its end, where its checksum is
+    with gzip.open(file) as compressed:  # read to the end, where the checksum is
         whole = compressed.read(MOST_UNPACKED_BYTES + 1)
     if len(whole) > MOST_UNPACKED_BYTES:
         raise ValueError(f"more than {MOST_UNPACKED_BYTES} bytes")

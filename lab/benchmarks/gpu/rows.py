@@ -1,4 +1,4 @@
-"""A file of results, whole at every instant: each row says where it was measured, and is not measured again."""
+"""File of results, complete at every instant: each row names its machine, and is not measured again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Value = str | int | float | bool
 
 
 class Rows:
-    """Of one piece."""
+    """Rows of one piece."""
 
     def __init__(self, file: Path, machine: Machine) -> None:
-        """Raises: `ConfigurationError` for a file that is not as it was written."""
+        """Read the rows. Raises: `ConfigurationError` for a file that differs from its written form."""
         self.file, self._machine, self._identity = file, machine.columns(), machine.identity
         self.rows: list[dict[str, str]] = _read(file) if file.exists() else []
 
@@ -27,13 +27,13 @@ class Rows:
         return any(wanted <= row.items() and identity_of(row) == self._identity for row in self.rows)
 
     def add(self, **values: Value) -> None:
-        """Raises: `OSError`; then the file is as it was."""
+        """Append a row. Raises: `OSError`; then the file is unchanged."""
         self.rows.append({**self._machine, **_texts(values)})
         replace(self.file, as_csv(self.rows))
 
 
 def _read(file: Path) -> list[dict[str, str]]:
-    """What is done is not looked at again: to leave out what is torn would be to lose it."""
+    """Read rows; a torn file is refused, because completed pieces are not measured again and their rows would be lost."""
     try:
         text = file.read_text(encoding="utf-8")
         rows = list(csv.DictReader(StringIO(text, newline=""), strict=True))
@@ -61,7 +61,7 @@ def replace(file: Path, content: str | bytes) -> None:
     with partial.open("wb") as whole:
         whole.write(content.encode() if isinstance(content, str) else content)
         whole.flush()
-        os.fsync(whole.fileno())  # or after a loss of power the name may be there without its bytes
+        os.fsync(whole.fileno())  # otherwise the name may exist without its bytes after a loss of power
     partial.replace(file)
 
 

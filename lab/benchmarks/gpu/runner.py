@@ -1,4 +1,4 @@
-"""Runs pieces one after the other, each in a process of its own; what is done is kept in a folder, and not done again."""
+"""Runner of pieces one after the other, each in a process of its own; results are kept in a folder, and not repeated."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from lab.benchmarks.gpu.rows import replace as replace_file
 from ros2_rfm_serving.errors import ConfigurationError
 
 STATES = DONE, FAILED, HUNG, SKIP, WAITS, LATER = "done", "failed", "hung", "skipped", "waits", "later"
-"""`later`: the run's time does not suffice for it."""
+"""States of a piece; `later`: the run's time is too short for it."""
 ENDS_WITHIN_S, LOOKS_EVERY_S = 10.0, 0.05
 LAST_BYTES = 4096
 MACHINE = "machine.json"
-"""File of a folder of results: the machine that they are of"""
+"""File of a folder of results with their machine."""
 UNLIMITED = Budget()
 PATIENCE, LEAST_PATIENCE_S = 3.0, 180.0
-"""On a GPU whose time is limited, a piece may take so many times its expected seconds, and at least so long: one that hangs must
-not cost all of the time."""
+"""Limits on a GPU with limited time: multiple of a piece's expected seconds, and least limit, for pieces that hang."""
 MOST_TURNS = 50
-"""Processes for one piece that says each time that there is more."""
+"""Largest number of processes for one piece that reports more work each time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,20 +40,20 @@ class Outcome:
     piece: str
     state: str
     seconds: float
-    """Of all of its processes."""
+    """Duration of all of its processes."""
     cpu_s: float = 0.0
-    """Of the same, user and system: the wall's is also of what else ran."""
+    """CPU time of them, user and system: the wall time includes other load."""
     said: str
-    """Its last line, or what it waits for."""
+    """Its last line, or the pieces that it waits for."""
     driver: str = "-"
-    """Of the GPU, in the run in which it ended"""
+    """Driver of the GPU in the run in which it ended."""
 
 
 class Book:
-    """The folder: which machine it is of, and what became of each piece. One run at a time."""
+    """Folder of results: its machine, and the outcome of each piece. It serves one run at a time."""
 
     def __init__(self, out: Path, machine: Machine) -> None:
-        """Writes nothing yet. Raises: `ConfigurationError` for a folder that is of another machine."""
+        """Open the folder without writing. Raises: `ConfigurationError` for a folder of another machine."""
         self.out, self.machine = out, machine
         self._require_own()
 
@@ -67,9 +66,10 @@ class Book:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """From now on it is this machine's.
+        """Lock the folder for a run on this machine.
 
-        Raises: `ConfigurationError` while another run has it, for a folder that cannot be written, or is of another machine by now.
+        Raises: `ConfigurationError` while another run has it, for a folder that cannot be written, or that is now of another
+        machine.
         """
         with written(self.out):
             for folder in (self.out, self.out / "state", self.out / "logs"):
@@ -87,10 +87,10 @@ class Book:
             yield
 
     def outcome(self, piece: str) -> Outcome | None:
-        """None: it has not ended yet, or nobody can read how."""
+        """Return the outcome. None: the piece has not ended yet, or its record is unreadable."""
         found = _read(self.out / "state" / f"{piece}.json")
         try:
-            times = {"seconds": float(found["seconds"]), "cpu_s": float(found.get("cpu_s", 0.0))}  # older books lack it
+            times = {"seconds": float(found["seconds"]), "cpu_s": float(found.get("cpu_s", 0.0))}  # older records lack it
             driver = str(found.get("driver", "-"))
             return Outcome(piece=found["piece"], state=found["state"], said=found["said"], driver=driver, **times)
         except (KeyError, TypeError, ValueError):
@@ -116,10 +116,9 @@ def run(
     look: Callable[[], None] = lambda: None,
     budget: Budget = UNLIMITED,
 ) -> list[Outcome]:
-    """Run what is not done yet. told: called before each piece begins, and with its outcome. look: called again and again; raises
-    when this process is to end. What was skipped before is tried again, and what failed or hung too, after all others.
-
-    Raises: `ConfigurationError` when nothing can be written; `KeyboardInterrupt`, when what ran has ended.
+    """Run the pieces that are not done yet. told: called before each piece begins, and with its outcome. look: called repeatedly;
+    raises when this process is to end. Skipped pieces are tried again, and failed or hung ones too, after all others.
+    Raises: `ConfigurationError` when a file cannot be written; `KeyboardInterrupt`, when the running piece has ended.
     """
     outcomes: list[Outcome] = []
     with contextlib.closing(Launcher(machine, book.out)) as launcher:
@@ -170,7 +169,7 @@ def _unable(piece: Piece, book: Book, pieces: Sequence[Piece], outcomes: Sequenc
 
 
 def _run(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None], budget: Budget, patience_s: float) -> Outcome:
-    """patience_s: the most that all of its processes may take together."""
+    """Run one piece. patience_s: limit for all of its processes together."""
     began_s, cpu_began_s, limit_s = time.monotonic(), launcher.cpu_s, piece.limit_s
     ran_out = False
     for _ in range(MOST_TURNS):
@@ -192,7 +191,7 @@ def _run(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None],
 
 
 def difference(columns: Mapping[str, str], machine: Machine) -> str:
-    """Return how recorded columns differ from this machine, in words; empty: figures of both may stand beside one another."""
+    """Return how recorded columns differ from this machine, as text; empty: figures of both may be compared."""
     before, now = identity_of(columns), machine.identity
     return ", ".join(f"{key} {before[key] or 'unknown'}, now {value}" for key, value in now.items() if before[key] != value)
 
@@ -203,7 +202,7 @@ def machine_in(out: Path) -> Machine | None:
 
 
 def _process(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None]) -> int | None:
-    """Return its exit code; None: it was ended, for its time was over."""
+    """Return its exit code; None: it was ended by its time limit."""
     with written(book.out):
         process = launcher.start(piece, book.log(piece.name))
     try:
@@ -224,7 +223,7 @@ def _wait(process: Process, limit_s: float, look: Callable[[], None]) -> int | N
 
 
 def _end(process: Process) -> None:
-    """It, and all that it has started."""
+    """End a process, and all that it has started."""
     if process.poll() is None:
         _signal(process, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -250,7 +249,7 @@ def _last_line(log: Path) -> str:
 
 
 def _read(file: Path) -> dict[str, str]:
-    """Empty: it is not there, or not what was written."""
+    """Return the content; empty: the file is missing, or differs from its written form."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -260,7 +259,7 @@ def _read(file: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def written(out: Path) -> Iterator[None]:
-    """Raises: `ConfigurationError` in place of `OSError`."""
+    """Convert `OSError`. Raises: `ConfigurationError` in place of it."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""A served architecture: clients in threads send camera images as JPEG to our server, whose own threads decode, batch and reply.
+"""Served architecture: clients in threads send camera images as JPEG to our server, whose own threads decode, batch and reply.
 
-All of a robot's path but the network: `ModelServer` with its sessions and mailboxes, the thread that owns the engine
+It has a robot's whole path except the network: `ModelServer` with its sessions and mailboxes, the thread that owns the engine
 (`ros/server/engine_thread.py`) and threads that decode, as for clients of the websocket endpoint. No ROS is needed.
 """
 
@@ -39,7 +39,7 @@ SIZES, TOY_SIZES = (1, 2, 4, 8), (1, 2, 4, 8)
 DECODERS = 2
 HALF = 0.5
 REPLY_S = 60.0
-"""After which a request without an answer is an error."""
+"""Time after which a request without an answer is an error."""
 KEYS = ("clients", "server", "tail")
 
 
@@ -47,7 +47,7 @@ KEYS = ("clients", "server", "tail")
 class Extent:
     rounds: int
     seconds: float
-    """Of each side in a round"""
+    """Duration of each side in a round."""
     half_load_s: float
 
 
@@ -56,18 +56,18 @@ FULL, TOY = Extent(rounds=3, seconds=2.0, half_load_s=10.0), Extent(rounds=1, se
 
 @dataclass
 class Seen:
-    """What was measured of one way of batching, round by round."""
+    """Measurements of one kind of batching, per round."""
 
     alone_s: list[float] = field(default_factory=list)
     one_s: list[float] = field(default_factory=list)
     one_hz: list[float] = field(default_factory=list)
     all_hz: list[float] = field(default_factory=list)
     half_s: list[list[float]] = field(default_factory=list)
-    """Latency of every request at half load"""
+    """Latency of every request at half load."""
 
 
 def run(task: Task, name: str) -> None:
-    """Raises: `ModelError`."""
+    """Measure the missing ratios. Raises: `ModelError`."""
     rows, extent = task.rows(goals.FILE), TOY if task.is_toy else FULL
     missing = [batching for batching in BATCHINGS if not all(rows.has(architecture=name, ratio=key, case=batching) for key in KEYS)]
     if not missing:
@@ -81,7 +81,7 @@ def run(task: Task, name: str) -> None:
 
 
 def measured(engine: SteppingEngine, batching: str, extent: Extent) -> Seen:
-    """Return the engine alone, one client and eight clients, by turns, then eight clients at half load.
+    """Return the results of the engine alone, one client and eight clients, in turns, then of eight clients at half load.
 
     Raises: `EngineError` when a request is refused, not answered or answered with an error.
     """
@@ -116,7 +116,7 @@ def _add(rows: Rows, name: str, batching: str, seen: Seen) -> None:
 
 
 class Rig:
-    """A server at work in this process, until the end of the block."""
+    """Server in this process, until the end of the block."""
 
     def __init__(self, engine: SteppingEngine, batching: str) -> None:
         self._engine = engine
@@ -145,14 +145,14 @@ class Rig:
         return self.clients[name]
 
     def _deliver(self, replies: Sequence[Reply], failed: Sequence[RequestId]) -> None:
-        """On the engine's thread."""
+        """Deliver replies on the engine's thread."""
         for reply in replies:
             self.clients[reply.id.robot].answers.put(reply)
         for request in failed:
             self.clients[request.robot].answers.put(EngineError(f"no answer: {'; '.join(self.server.problems.values())}"))
 
     def alone_s(self, seconds: float) -> float:
-        """Return the median latency of the engine, on the thread that owns it, without any of the server. Raises: `EngineError`."""
+        """Return the median latency of the engine, on its own thread, without the server. Raises: `EngineError`."""
         taken_s, over = list[float](), SimpleQueue[BaseException | None]()
 
         def calls() -> None:
@@ -165,7 +165,7 @@ class Rig:
                     if isinstance(answer, ModelError):
                         raise answer
                 over.put(None)
-            except BaseException as error:  # it is raised where it is waited for
+            except BaseException as error:  # the waiting thread raises it
                 over.put(error)
 
         self.threads.call(calls)
@@ -174,7 +174,7 @@ class Rig:
         return median(taken_s)
 
     def together(self, clients: Sequence[Client], seconds: float) -> tuple[list[float], float]:
-        """Return latencies, and answers per second, of clients that ask again once they are answered. Raises: `EngineError`."""
+        """Return latencies, and answers per second, of clients that send again once answered. Raises: `EngineError`."""
         began_s = clock()
         until_s = began_s + seconds
 
@@ -188,7 +188,7 @@ class Rig:
         return found_s, len(found_s) / (clock() - began_s)
 
     def paced(self, clients: Sequence[Client], rate_hz: float, seconds: float) -> list[float]:
-        """Return the latencies of clients that ask at their own pace, each from when it wanted to ask. Raises: `EngineError`."""
+        """Return latencies of clients with rates of their own, from the time when a request was due. Raises: `EngineError`."""
         asks = arrivals(len(clients), rate_hz, seconds, random.Random(1))
         began_s = clock()
 
@@ -205,10 +205,10 @@ class Rig:
 
 
 class Client:
-    """A robot's side: one session, one request in flight."""
+    """Client with one session and one request in flight, like a robot."""
 
     def __init__(self, rig: Rig, name: str) -> None:
-        """Raises: `RfmError` when no session is opened."""
+        """Open a session. Raises: `RfmError` when it is refused."""
         self._rig, contract = rig, rig.server.contract
         self.answers: SimpleQueue[Reply | EngineError] = SimpleQueue()
         wanted = SessionRequest(
@@ -239,7 +239,7 @@ class Client:
         return clock() - began_s
 
     def _submit(self, observation: ObservationRequest, arrived_s: float) -> None:
-        """On a thread that decodes."""
+        """Submit a request on a decoding thread."""
         try:
             self._rig.server.submit(observation, arrived_s)
         except RfmError as error:
@@ -249,7 +249,7 @@ class Client:
 
 
 def pictures(contract: ModelContract) -> tuple[EncodedImage, ...]:
-    """Return an image for each camera, as detailed as a camera's: edges, and noise of a sensor."""
+    """Return an image for each camera with realistic detail: edges, and sensor noise."""
     rng = np.random.default_rng(1)
     across = np.linspace(0, 255, IMAGE_PX[0])
     edges = np.where((across // 32) % 2 == 0, across, 255 - across)
@@ -259,6 +259,6 @@ def pictures(contract: ModelContract) -> tuple[EncodedImage, ...]:
 
 
 def _all(works: Sequence[Callable[[], list[float]]]) -> list[float]:
-    """Return what all works return, each on a thread of its own. Raises: what the first of them raised."""
+    """Return the results of all works, each on a thread of its own. Raises: the error of the first one that fails."""
     with ThreadPoolExecutor(len(works), thread_name_prefix="client") as pool:
         return [seconds for each in [pool.submit(work) for work in works] for seconds in each.result()]

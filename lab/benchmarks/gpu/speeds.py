@@ -1,4 +1,4 @@
-"""What a batch of an architecture takes: random weights, batches of 1, 8 and 32, eager, compiled, recorded as graphs, and both."""
+"""Duration of a batch of an architecture with random weights: 1, 8 and 32 rows, eager, compiled, recorded as graphs, and both."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ros2_rfm_serving.types import InferenceRequest, Phases
 
 BATCHES, TOY_BATCHES = (1, 8, 32), (1, 4)
 IMAGE_PX = (224, 224)
-"""Width and height, as a robot sends them: no architecture is asked to make larger ones smaller here."""
+"""Width and height of a robot's images, which no architecture has to reduce here."""
 SECONDS, MOST_CALLS, LEAST_CALLS = 2.0, 100, 5
 TOY_CALLS = 5
 COMPILED = {"compiled", "served"}
 RECORDED = {"graphs", "served"}
 QUICK_BACKEND = "aot_eager"
-"""Of a toy on a CPU, where kernels would be compiled for minutes: it traces and runs what would be compiled."""
+"""Backend of a toy on a CPU, where kernels would be compiled for minutes: it traces and runs the graph without compiling."""
 WHOLLY = "smolvla"
-"""The one toy whose kernels are compiled on a CPU too, for one row"""
+"""The one toy whose kernels are compiled on a CPU too, for one row."""
 
 
 class Times(NamedTuple):
@@ -38,7 +38,7 @@ class Times(NamedTuple):
 
 
 def options_of(task: Task, mode: str) -> BundleOptions:
-    """On a CPU there is no graph to record, and a server compiles nothing: such modes run as they are, and their rows say so."""
+    """Return the options of a mode; graphs on a CPU, and compilation on its servers, are off, and their rows show it."""
     on_gpu = task.machine.on_gpu
     return BundleOptions(
         device=task.machine.device,
@@ -61,7 +61,7 @@ def run(task: Task, name: str, *modes: str) -> None:
 
 
 def _run(task: Task, name: str, mode: str, done: int) -> None:
-    """done: parts that this process has finished."""
+    """Measure one mode. done: parts that this process has finished."""
     rows, options = task.rows("speed"), options_of(task, mode)
     quick = options.compiles and task.is_toy and not task.machine.on_gpu
     backend = QUICK_BACKEND if quick and name != WHOLLY else ""
@@ -82,7 +82,7 @@ def _run(task: Task, name: str, mode: str, done: int) -> None:
 
 
 def _figures(engine: SteppingEngine, size: int, task: Task) -> dict[str, Value]:
-    """Empty figures, and what was said, where memory does not suffice."""
+    """Return the figures; they are empty with the error message where memory does not suffice."""
     if task.machine.on_gpu:
         torch.cuda.reset_peak_memory_stats(task.machine.device)
     try:
@@ -124,7 +124,7 @@ COLUMNS = (
 
 
 def fitted_request(engine: SteppingEngine) -> InferenceRequest:
-    """Return a request whose images are as a decoder's thread leaves them, beside what is timed."""
+    """Return a request with images as a decoding thread prepares them, which is not timed."""
     blank = blank_request(engine.contract, IMAGE_PX)
     if not engine.fit_image:
         return blank
@@ -133,7 +133,7 @@ def fitted_request(engine: SteppingEngine) -> InferenceRequest:
 
 
 def _timed(engine: SteppingEngine, size: int, is_toy: bool) -> Times:
-    """`infer` ends when its chunks are on the host. Raises: `ModelError`."""
+    """Time calls of `infer`, which end when their chunks are on the host. Raises: `ModelError`."""
     requests = [fitted_request(engine)] * size
     times, until_s = Times([], []), time.perf_counter() + SECONDS
     engine.infer(requests)

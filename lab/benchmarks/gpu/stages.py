@@ -1,4 +1,4 @@
-"""AURAS' execution modes on the device, each thread with a stream of its own: throughput, response and age of what it acts on."""
+"""AURAS' execution modes on the device, each thread with a stream of its own: throughput, response and age of observations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ros2_rfm_serving.operate.pipeline_timing import Policy
 from ros2_rfm_serving.shipped import shipped
 
 SHIPPED = {"flow": "metaworld_flow"}
-"""Whose perception can be spread over frames, too"""
+"""Policies whose perception can be spread over frames, too."""
 MODES = (SEQ, DEC, par(2), par(4), auras(2), auras(5))
 SPREAD = (auras(2, 2), auras(5, 2))
-"""Perception in two stages"""
+"""Modes with perception in two stages."""
 
 
 def run(task: Task, name: str) -> None:
@@ -48,7 +48,7 @@ def _figures(policy: Policy, mode: Mode, task: Task) -> dict[str, float]:
 
 
 def _policy(task: Task, name: str) -> Policy:
-    """Neither compiled nor recorded: a recorded graph is one thread's."""
+    """Return a policy that is neither compiled nor recorded, because a recorded graph belongs to one thread."""
     options = BundleOptions(
         device=task.machine.device,
         dtype="float32" if task.is_toy or name in SHIPPED else "bfloat16",

@@ -11,15 +11,15 @@ from xml.etree import ElementTree
 from lab.benchmarks.gpu.child import Skip, Task
 
 FOLDER = Path("test/gpu")
-"""Of the repository, which is no part of an installation"""
+"""Folder of the repository, which no installation contains."""
 CPU_REQUESTS, REQUESTS = 400, 2_000
-"""Of the test of memory"""
+"""Requests of the memory test."""
 NONE_RAN = 5
-"""pytest's exit code when it has found no test"""
+"""Exit code of pytest when it has found no test."""
 
 
 def run(task: Task, name: str) -> None:
-    """Raises: `Skip` where there is nothing to run, or not all of it; `SystemExit` when a test fails."""
+    """Run the tests. Raises: `Skip` where tests are missing or skipped; `SystemExit` when a test fails."""
     file = FOLDER / f"test_{name}.py"
     if not file.is_file():
         raise Skip(f"{file} is not there: tests run in the repository's folder")
@@ -35,13 +35,13 @@ def run(task: Task, name: str) -> None:
     if code not in (0, NONE_RAN):
         raise SystemExit(code)
     why = "; ".join(dict.fromkeys(skipped))
-    if skipped or not passed:  # not done: tried again, where what was missing may be there
+    if skipped or not passed:  # not done: it is tried again where the missing part may be present
         raise Skip(f"{passed} passed, {len(skipped)} skipped: {why}" if skipped else "there was no test")
     print(f"{passed} passed")
 
 
 def _kept(task: Task, name: str, report: Path) -> tuple[int, list[str]]:
-    """How many passed, and why others were skipped."""
+    """Record the outcomes, and return the number of passed tests and the reasons of skipped ones."""
     rows, passed, skipped = task.rows("tests"), 0, list[str]()
     rows.rows = [row for row in rows.rows if row["file"] != name]
     for case in ElementTree.parse(report).iter("testcase"):

@@ -1,4 +1,4 @@
-"""Latency profiles of text models with random weights: what a server's vLLM takes for a verdict; of a tiny one, or transformers."""
+"""Latency profiles of text models with random weights: a verdict by a server's vLLM; for a tiny model also by transformers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ros2_rfm_serving.profiles import ARRIVALS, Profile
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 
 PUBLISHED = {"qwen2_5_vl_7b": "Qwen2.5-VL-7B-Instruct", "qwen2_5_vl_3b": "Qwen2.5-VL-3B-Instruct"}
-"""The catalogue's text models, which ROSA's figures need."""
+"""Text models of the catalogue, which ROSA's figures need."""
 CAMERAS = ("front", "wrist")
 MAX_TOKENS, TOY_MAX_TOKENS = 16, 2
 LLM: dict[str, Any] = {"max_model_len": 4096, "load_format": "dummy"}
@@ -31,7 +31,7 @@ TINY_LLM: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.2
 
 
 def run(task: Task, name: str) -> None:
-    """Whole batches: vLLM shares its own turns among them."""
+    """Measure a profile of whole batches: vLLM schedules its own iterations among them."""
     folder = task.out / "models" / (vlm.TINY if task.is_toy else name)
     folder.mkdir(parents=True, exist_ok=True)
     has_vllm = task.machine.on_gpu and find_spec("vllm") is not None
@@ -79,7 +79,7 @@ def _spec(machine: Machine, name: str, engine: str, options: dict[str, Any]) -> 
 
 
 class Plain(Engine):
-    """One request after the other, the likeliest tokens."""
+    """Engine that answers one request after the other with the likeliest tokens."""
 
     def __init__(self, spec: EngineSpec, device: str) -> None:
         from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessor
@@ -107,13 +107,13 @@ class Plain(Engine):
         chat = answers.messages(self._options, self._contract, request, lambda image: {"type": "image"}, as_json=False)
         text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         seen = self._images(images=[request.images[camera] for camera in self._contract.cameras], return_tensors="pt")
-        for size in seen["image_grid_thw"].prod(dim=1).tolist():  # four patches a token
+        for size in seen["image_grid_thw"].prod(dim=1).tolist():  # a token has four patches
             text = text.replace("<|image_pad|>", "<|image_place|>" * (size // 4), 1)
         tokens = self._tokenizer(text.replace("<|image_place|>", "<|image_pad|>"), return_tensors="pt").to(self._device)
         settings = {"max_new_tokens": self._options.max_tokens, "do_sample": False, "pad_token_id": self._tokenizer.pad_token_id}
         written = self._model.generate(**tokens, **seen.to(self._device), **settings)
         new = written[0, tokens["input_ids"].shape[1] :]
-        said = self._tokenizer.decode(new, skip_special_tokens=False)  # marks of thoughts may be such
+        said = self._tokenizer.decode(new, skip_special_tokens=False)  # marks of thoughts may be special tokens
         ended = len(new) < self._options.max_tokens
         try:
             return answers.reply_of(self._options, component, Completion(text=said, ended=ended))

@@ -46,7 +46,7 @@ TEXT: dict[str, dict[str, Any]] = {
         "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
     },
 }
-"""Of each language model; the vocabulary of the tiny one is its tokenizer's."""
+"""Configuration of each language model; the vocabulary of the tiny one is its tokenizer's."""
 EYES: dict[str, Any] = {
     "depth": 32,
     "hidden_size": 1280,
@@ -58,8 +58,8 @@ TINY_EYES: dict[str, Any] = {"depth": 2, "hidden_size": 32, "intermediate_size":
 
 
 def save(folder: Path, kind: str = TINY) -> Path:
-    """Configuration, tokenizer of bytes, processors and chat template. The tiny one's weights too: those of others are drawn where
-    they are loaded."""
+    """Save configuration, byte tokenizer, processors and chat template. Only the tiny model's weights are saved: those of others
+    are drawn where they are loaded."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessor
 
@@ -78,7 +78,7 @@ def save(folder: Path, kind: str = TINY) -> Path:
 
 
 def parameters_of(kind: str) -> int:
-    """Takes no memory."""
+    """Return the number of parameters without allocating memory."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 

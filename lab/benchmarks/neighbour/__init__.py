@@ -1,1 +1,1 @@
-"""`rfm bench neighbour`: what one misbehaving client costs the robots of the same server."""
+"""`rfm bench neighbour`: cost of one misbehaving client for the robots of the same server."""

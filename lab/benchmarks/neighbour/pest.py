@@ -1,5 +1,5 @@
-"""The neighbour of `rfm bench neighbour`: a client that does one thing as fast as it is let. It leaves the CPU to the others: on a
-factory floor it has a machine of its own."""
+"""Misbehaving client of `rfm bench neighbour`, which does one thing as fast as possible. It has the lowest CPU priority, because on
+a factory floor it is on a machine of its own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ros2_rfm_serving.ros.wire.session_messages import grant_from
 from ros2_rfm_serving.types import Conditioning, Guidance
 
 RATES_HZ = {"flood": 500.0, "huge": 20.0, "progressive": 20.0, "jacobian": 50.0, "sessions": 200.0, "infer": 50.0}
-"""Tries of each kind per second; of sessions and goals only while less than `IN_FLIGHT` are open."""
+"""Attempts of each kind per second; sessions and goals only while fewer than `IN_FLIGHT` are open."""
 IN_FLIGHT = 8
 HUGE_PX = (2048, 1536)
 NICENESS = 19
 
 
 class Pest(Node):
-    """`does` is one of `RATES_HZ`."""
+    """Misbehaving client; `does` is one of `RATES_HZ`."""
 
     def __init__(self) -> None:
         super().__init__("bench_pest")

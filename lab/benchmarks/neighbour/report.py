@@ -30,7 +30,7 @@ NEIGHBOURS = {
 }
 START_LIMIT_S, SETTLE_S = 60.0, 3.0
 TURN_S, SWITCH_S = 2.0, 0.5
-"""Of the robots alone or not alone, and before each: what was under way is finished."""
+"""Duration of a turn with or without the client, and of the pause before each, in which pending work ends."""
 
 
 class Turn(NamedTuple):
@@ -42,9 +42,9 @@ class Turn(NamedTuple):
 class Side(NamedTuple):
     requests: int
     answered: float
-    """Share."""
+    """Share of answered requests."""
     p50_ms: float
-    """Median of the turns', as is the next: the machine's own moods are some turns'."""
+    """Median of the turns, like the next field: fluctuations of the machine affect only some turns."""
     p99_ms: float
 
 
@@ -53,9 +53,9 @@ class Row(NamedTuple):
     alone: Side
     beside: Side
     change: tuple[float, float, float]
-    """Quartiles of (p99 beside / p99 alone - 1) of two turns that follow each other."""
+    """Quartiles of (p99 beside / p99 alone - 1) of two consecutive turns."""
     counted: dict[str, int]
-    """What the server has refused or not seen, by reason."""
+    """Requests that the server refused or did not receive, by reason."""
 
 
 def neighbour(
@@ -87,8 +87,8 @@ def neighbour(
 
 
 def _measure(name: str, robots: int, seconds: float, model: str, gpu_type: str) -> Row:
-    """A server of its own each time: nothing of one neighbour is left for the next. It is stopped and goes on by turns, so that the
-    machine's own moods come to both sides."""
+    """Measure with a new server each time, so that one neighbour leaves nothing for the next. The client is stopped and continued
+    in turns, so that fluctuations of the machine affect both sides."""
     from lab.benchmarks.neighbour.robots import Record
     from lab.benchmarks.processes import process
 

@@ -1,5 +1,5 @@
-"""The robots of `rfm bench neighbour`: each asks at a fixed rate, spread over the period, and notes how long its answers take. They
-stand in a schedule, and so does their neighbour, at the same rate."""
+"""Robots of `rfm bench neighbour`: each sends requests at a fixed rate, spread over the period, and records latencies. They and
+their neighbour are in a schedule with the same rate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ros2_rfm_serving.types import (
 )
 
 PEST = "pest"
-"""The neighbour's name."""
+"""Name of the neighbour."""
 REQUESTS_HZ = 5.0
 IMAGE_PX = (640, 480)
 RECORD_PERIOD_S = 1.0
@@ -38,13 +38,13 @@ RECORD_PERIOD_S = 1.0
 
 class Record(NamedTuple):
     sent: list[tuple[float, float | None]]
-    """When, and how long its answer took (None: there was none), s: of each request."""
+    """(time, seconds until its answer; None: there was none) of each request."""
     counted: dict[str, int]
-    """What the server has refused or not seen, by reason, of these robots and their neighbour."""
+    """Requests of these robots and their neighbour that the server refused or did not receive, by reason."""
 
 
 def session(robot: str, **more: Any) -> Any:
-    """For `srv.OpenSession`."""
+    """Return a request of `srv.OpenSession`."""
     return session_request_to(
         SessionRequest(robot=robot, component=SYSTEM1, action_names=ACTION_NAMES, cameras=CAMERAS, state_size=STATE_SIZE, **more)
     )
@@ -62,13 +62,13 @@ def request(robot: str, epoch: int, sequence: int, images: tuple[bytes, ...]) ->
 
 
 def schedule(robots: list[str], server: str) -> Any:
-    """As a scheduler's: each of them may ask this server as often as these robots do."""
+    """Return a schedule in which each of them may send to this server at the rate of these robots."""
     routes = tuple(Route(robot=robot, component=SYSTEM1, server=server, max_rate_hz=REQUESTS_HZ, slo_s=1.0) for robot in robots)
     return convert.schedule_to(Schedule(epoch=1, placements=(), routes=routes, predicted_actions_hz=0.0, policy="bench"), "bench")
 
 
 class Robots(Node):
-    """Writes a `Record` to the file `record`, once a second."""
+    """Robots that write a `Record` to the file `record`, once a second."""
 
     def __init__(self) -> None:
         super().__init__("bench_robots")

@@ -1,1 +1,1 @@
-"""`rfm bench network`, and the emulated network that it runs on."""
+"""`rfm bench network`, and the emulated network that it uses."""

@@ -1,4 +1,4 @@
-"""`scripts/netlink`: a bad network on one machine, to run robots and servers in. `switch.py` is what it runs."""
+"""`scripts/netlink`: a bad network on one machine for robots and servers. `switch.py` implements it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Of = Annotated[str | None, typer.Option("--of", metavar="HOST", help="Of this ho
 
 
 class EmulatedNetwork:
-    """A network that is up. Raises: `ConfigurationError` when it is not, or refuses a wish."""
+    """Network that is up. Raises: `ConfigurationError` when it is not, or refuses a setting."""
 
     def __init__(self, net: str = "rfm") -> None:
         self.net = net
@@ -46,7 +46,7 @@ class EmulatedNetwork:
         multicast: bool | None = None,
         of: str | None = None,
     ) -> dict[str, Any]:
-        """faults: as `FaultPlan.parse` reads them, of every frame that a host sends. Returns the figures of the hosts."""
+        """Set faults, as `FaultPlan.parse` reads them, for every frame that a host sends, and return the figures of the hosts."""
         return self._ask(of=of, faults=faults, rate_mbit_s=rate_mbit_s, multicast=multicast)
 
     def cut(self, of: str | None = None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class EmulatedNetwork:
         return self._ask(of=of, joined=True)
 
     def command(self, host: str, *command: str) -> list[str]:
-        """That runs `command` on a host, with the shared memory of that host."""
+        """Return the command line that runs `command` on a host, with the shared memory of that host."""
         mount = f'mount --bind {shared_memory(self.net, host)} /dev/shm && exec "$@"'
         return ["ip", "netns", "exec", namespace(self.net, host), "sh", "-c", mount, "sh", *command]
 
@@ -77,7 +77,7 @@ class EmulatedNetwork:
 
 @contextmanager
 def emulated_network(hosts: dict[str, str], net: str) -> Iterator[EmulatedNetwork]:
-    """A network for the time of the block. hosts: name -> address with prefix length. Raises: `ConfigurationError`."""
+    """Yield a network for the time of the block. hosts: name -> address with prefix length. Raises: `ConfigurationError`."""
     check_machine()
     command = module_command("lab.benchmarks.network.netlink", "up", "--net", net)
     command += [f"{host}={address}" for host, address in hosts.items()]

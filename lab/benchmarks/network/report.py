@@ -1,4 +1,4 @@
-"""`rfm bench network`: one robot over a bad network that is cut, at several control rates."""
+"""`rfm bench network`: one robot over a bad network with interruptions, at several control rates."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ros2_rfm_serving.shipped import shipped
 
 console = Console() if Console().is_terminal else Console(width=120)
 LEVELS = ("STREAMING", "DEGRADED", "STALLED", "RECONNECTING", "CONNECTING", "DEAD")
-"""Of the plot, best first."""
+"""Levels of the plot, best first."""
 SHORT_CUT_S, ONE_WAY_CUT_S = 2.0, 6.0
 DEGRADED_AFTER_S = 0.2
-"""Sooner than by default, to see it before the queue is empty."""
+"""Shorter than the default, so that the state shows before the queue is empty."""
 
 
 def network(
@@ -80,7 +80,7 @@ def network(
 
 
 def _numbers(option: str, text: str) -> list[float]:
-    """Raises: `ConfigurationError`."""
+    """Parse positive numbers. Raises: `ConfigurationError`."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:

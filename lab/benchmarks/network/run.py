@@ -1,4 +1,4 @@
-"""One robot and one server in namespaces of their own, an emulated model, and a network that is bad and then cut: what happens."""
+"""Scenario of one robot and one server in network namespaces, with an emulated model, over a network that is bad and then cut."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ STAND_IN = "stand_in_node"
 HOSTS = {"robot": "10.77.0.1/24", "server": "10.77.0.2/24"}
 MODEL, ROBOT, SERVER = "emulated/arm-policy", "arm_1", "server_1"
 CHUNK_S = 1.5
-"""Of control that a chunk holds."""
+"""Duration of control per chunk."""
 WINDOW_TICKS = 2048
-"""Of the robot's own figures of its punctuality."""
+"""Window of the robot's own figures of punctuality."""
 STOP_S = 20.0
 FACTORY = """\
 server_cluster: {num_servers: 1, gpu_type: EMULATED}
@@ -45,42 +45,42 @@ arm:
 class Scenario:
     control_rate_hz: float = 30.0
     faults: str = "delay_ms=25 jitter_ms=10 drop=0.05"
-    """Of every frame, each way."""
+    """Faults of every frame, each way."""
     profile: str = "wan.xml"
-    """Of Fast DDS, in config/dds; empty: none."""
+    """Fast DDS profile in config/dds; empty: none."""
     reliable_observations: bool = True
-    """The server asks for what it misses of an observation."""
+    """Whether the server requests missing parts of an observation."""
     steady_s: float = 20.0
-    """At work before the first cut, and after each."""
+    """Time at work before the first cut, and after each."""
     cuts_s: tuple[float, ...] = (2.0,)
     one_way_cuts_s: tuple[float, ...] = ()
-    """After those: what the robot sends is lost, what the server sends arrives."""
+    """Later cuts, in which messages of the robot are lost and those of the server arrive."""
     image_size_px: int = 96
     robot: dict[str, Any] = field(default_factory=dict)
     """More parameters of the robot node."""
     patience_s: float = 90.0
-    """For the robot to be at work, before the first cut and after each."""
+    """Time limit for the robot to be at work, before the first cut and after each."""
     domain: int = 79
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """All that the robot's stand-in heard, and when the network was cut and joined. Seconds of the monotonic clock."""
+    """All records of the robot's stand-in, and the times of cuts, in seconds of the monotonic clock."""
 
     lines: list[dict[str, Any]] = field(default_factory=list)
     cuts: list[tuple[float, float]] = field(default_factory=list)
-    """(cut, joined)"""
+    """(cut, joined) times."""
 
     def of(self, kind: str, since_s: float = -math.inf, until_s: float = math.inf) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["kind"] == kind and since_s <= line["s"] < until_s]
 
     @property
     def state(self) -> str:
-        """The robot's last word."""
+        """Return the robot's last reported state."""
         return next((line["state"] for line in reversed(self.lines) if line["kind"] == "status"), "")
 
     def states(self) -> list[tuple[float, str, str]]:
-        """(time, state, reason), whenever it changed."""
+        """Return (time, state, reason) of each change."""
         changes: list[tuple[float, str, str]] = []
         for line in self.of("status"):
             if not changes or changes[-1][1] != line["state"]:
@@ -88,7 +88,7 @@ class Heard:
         return changes
 
     def recoveries_s(self) -> list[float]:
-        """From the end of each cut to the first chunk of a request that was sent after it; NaN: there was none."""
+        """Return the times from the end of each cut to the first chunk of a request that was sent after it; NaN: there was none."""
         firsts = []
         for _, joined_s in self.cuts:
             fresh = (line["s"] for line in self.of("chunk", joined_s) if line["s"] - line["round_trip_s"] >= joined_s)
@@ -96,7 +96,7 @@ class Heard:
         return firsts
 
     def figures(self) -> dict[str, Any]:
-        """Of the whole run; chunks per second and round trips of the time from the first chunk to the first cut."""
+        """Return figures of the whole run; chunks per second and round trips are from the first chunk to the first cut."""
         chunks = self.of("chunk")
         began_s = chunks[0]["s"] if chunks else math.nan
         steady = self.of("chunk", began_s, self.cuts[0][0] if self.cuts else math.inf)
@@ -119,7 +119,7 @@ class Heard:
 
 
 def _punctuality(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """From the first chunk on: starting up is no control. The p99 is of the worst window that lies in that time, or of the last."""
+    """Return the punctuality from the first chunk on. The p99 is of the worst whole window, or else of the last one."""
     if len(lines) < 2:
         return dict.fromkeys(("ticks", "missed_periods", "tick_late_p50_ms", "tick_late_p99_ms"), math.nan)
     first, last = lines[0], lines[-1]
@@ -138,9 +138,10 @@ def run_scenario(
     say: Callable[[str], None] = lambda _: None,
     after_cut: Callable[[Heard], bool] = lambda heard: heard.state == "STREAMING",
 ) -> Heard:
-    """Network up, robot at work, cut, joined, at work again, as often as there are cuts. Logs and files are left in `folder`.
+    """Run the scenario: the network is up, the robot is at work, and for each cut the network is cut and joined until the robot is
+    at work again. Logs and files stay in `folder`.
 
-    after_cut: when the robot counts as at work again.
+    after_cut: condition for the robot to be at work again.
 
     Raises: `ConfigurationError` when this machine cannot emulate networks; `RfmError` when a node ends, or when the robot is not at
     work in time.
@@ -179,7 +180,7 @@ def _cut(network: EmulatedNetwork, faults: str, *, one_way: bool) -> Iterator[No
 
 
 class _Listener:
-    """Follows the stand-in's record while it grows."""
+    """Reader of the stand-in's record while it grows."""
 
     def __init__(self, file: Path, heard: Heard, processes: dict[str, subprocess.Popen[bytes]]) -> None:
         self._file, self._heard, self._processes, self._offset = file, heard, processes, 0
@@ -214,7 +215,7 @@ class _Listener:
 
 @contextmanager
 def _processes(scenario: Scenario, network: EmulatedNetwork, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Scheduler and server on one host, the robot and its stand-in on the other."""
+    """Yield scheduler and server on one host, and the robot with its stand-in on the other."""
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for host, executable, parameters in _nodes(scenario, folder):
@@ -235,7 +236,7 @@ def module_of(executable: str) -> str:
 
 
 def _nodes(scenario: Scenario, folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    """(host, executable, parameters)"""
+    """Return (host, executable, parameters) of each node."""
     (folder / "factory.yaml").write_text(FACTORY, encoding="utf-8")
     profiles, rate_hz = _profiles(scenario, folder), scenario.control_rate_hz
     server: dict[str, Any] = {"server": SERVER, "profiles_folder": str(profiles)}
@@ -255,7 +256,7 @@ def _nodes(scenario: Scenario, folder: Path) -> list[tuple[str, str, dict[str, A
 
 
 def _profiles(scenario: Scenario, folder: Path) -> Path:
-    """The shipped emulated model, with chunks that last as long at every control rate."""
+    """Write the shipped emulated model with chunks of one duration at every control rate."""
     profiles = folder / "profiles"
     profiles.mkdir(parents=True, exist_ok=True)
     catalogue = yaml.safe_load(shipped("config", "profiles", "models.yaml").read_text(encoding="utf-8"))

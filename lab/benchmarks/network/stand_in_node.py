@@ -1,7 +1,7 @@
-"""A stand-in for a robot's hardware: still images, a state that never changes, a reset that does nothing. For `rfm bench network`.
+"""Stand-in for a robot's hardware in `rfm bench network`: still images, a constant state, a reset without effect.
 
-It gives its robot one task after the other and writes down what it hears, a JSON object per line: states, chunks, commands,
-results, punctuality. It runs beside its robot: what is measured is the robot's own view. Times are of the monotonic clock.
+It sends its robot one task after the other and records what it receives, a JSON object per line: states, chunks, commands, results,
+punctuality. It runs beside its robot, so that the robot's own view is measured. Times are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ros2_rfm_serving.ros.wire.convert import packed, put
 from ros2_rfm_serving.types import RobotState, empty
 
 TASK_PERIOD_S = 0.5
-"""Between looks whether the robot wants a task."""
+"""Period of the check whether the robot needs a task."""
 RECORD_PERIOD_S = 0.2
 PUNCTUALITY = ("ticks", "missed_periods", "tick_late_p50_ms", "tick_late_p99_ms")
 """Values of the robot's diagnostics."""
@@ -113,7 +113,7 @@ class StandInNode(Node):
         steps = {"executed_steps": result.executed_steps, "held_steps": result.held_steps}
         self._note("result", code=result.error_code, why=result.error_msg, **steps)
 
-    # --- what is heard ---
+    # --- received messages ---
 
     def _on_status(self, status: Any) -> None:
         refused = {counter.name: counter.count for counter in status.refused}

@@ -1,7 +1,7 @@
-"""A bad network on one machine: namespaces joined by a switch in user space, for kernels without netem. Linux, as root.
+"""Bad network on one machine: namespaces joined by a switch in user space, for kernels without netem. Linux, as root.
 
-Every namespace has one TAP device, `eth0`; its frames pass through this process, which delays and damages what a port sends as that
-port's `FaultPlan` says. A TAP has neither checksum nor segmentation offload: what arrives is what a wire would carry.
+Every namespace has one TAP device, `eth0`; its frames pass through this process, which delays and damages the frames of a port as
+the port's `FaultPlan` says. A TAP has neither checksum nor segmentation offload, so that frames arrive as on a wire.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 MAX_FRAME_BYTES = 65536
 FRAMES_AT_ONCE = 64
 BUFFER_S = 0.5
-"""Of traffic that a port with a limited rate holds; more is dropped."""
+"""Traffic that a port with a limited rate buffers, in s; more is dropped."""
 HEADER_BYTES = 14
 
 
 def control_address(net: str) -> str:
-    """Of the switch's datagram socket, in Linux's abstract namespace."""
+    """Return the address of the switch's datagram socket, in Linux's abstract namespace."""
     return f"\0rfm-netlink-{net}"
 
 
@@ -43,12 +43,12 @@ def namespace(net: str, host: str) -> str:
 
 
 def shared_memory(net: str, host: str) -> Path:
-    """What a namespace's processes see as /dev/shm: two hosts share no memory, two processes of one do."""
+    """Return the /dev/shm of a namespace's processes: two hosts share no memory, two processes of one do."""
     return Path("/dev/shm") / namespace(net, host)
 
 
 def check_machine() -> None:
-    """Raises: `ConfigurationError` when this machine cannot emulate networks."""
+    """Check this machine. Raises: `ConfigurationError` when it cannot emulate networks."""
     needs = "network namespaces and TAP devices"
     if sys.platform != "linux":
         raise ConfigurationError(f"{needs} are Linux's, this is {sys.platform}", key="netlink")
@@ -61,7 +61,7 @@ def check_machine() -> None:
 
 
 def ip(*arguments: str) -> None:
-    """Raises: `ConfigurationError` with what `ip` says."""
+    """Run `ip`. Raises: `ConfigurationError` with its error message."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigurationError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}", key="netlink")
@@ -69,22 +69,22 @@ def ip(*arguments: str) -> None:
 
 @dataclass(eq=False)
 class Port:
-    """One namespace's connection."""
+    """Connection of one namespace."""
 
     host: str
     file: int
-    """Descriptor of its TAP"""
+    """Descriptor of its TAP."""
     faults: str = ""
     rate_mbit_s: float = 0.0
-    """0: no limit"""
+    """0: no limit."""
     joined: bool = True
     multicast: bool = True
-    """False: what the host sends to a multicast group is lost, as in many plants; broadcasts pass."""
+    """False: frames of the host to a multicast group are lost, as in many plants; broadcasts pass."""
     frames: int = 0
-    """Sent by the host"""
+    """Frames that the host sent."""
     dropped: int = 0
     free_s: float = 0.0
-    """When the last frame has left, at a limited rate."""
+    """Time when the last frame has left, at a limited rate."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.host)
@@ -92,7 +92,7 @@ class Port:
         self.wire = FaultyWire(FaultPlan(), self.rng)
 
     def set(self, faults: str | None, rate_mbit_s: float | None, joined: bool | None, multicast: bool | None) -> None:
-        """Raises: `ConfigurationError`."""
+        """Change the given settings. Raises: `ConfigurationError`."""
         if faults is not None:
             self.wire, self.faults = FaultyWire(FaultPlan.parse(faults), self.rng), faults
             self.started_s = time.monotonic()
@@ -104,7 +104,7 @@ class Port:
             self.multicast = multicast
 
     def departures(self, num_bytes: int, now_s: float) -> list[tuple[float, bool]]:
-        """(time, damaged) of each copy of a frame that the host sends now; none: it is lost."""
+        """Return (time, damaged) of each copy of a frame that the host sends now; empty: the frame is lost."""
         start_s = max(now_s, self.free_s)
         if start_s - now_s > BUFFER_S:
             return []
@@ -114,7 +114,7 @@ class Port:
         return [(start_s + copy.delay_s, copy.corrupt) for copy in copies]
 
     def damaged(self, frame: bytes) -> bytes:
-        """One bit flipped behind the header: the receiver's checksum finds it."""
+        """Return the frame with one bit flipped behind the header, which the receiver's checksum detects."""
         content = bytearray(frame)
         if len(content) > HEADER_BYTES:
             content[self.rng.randrange(HEADER_BYTES, len(content))] ^= 1 << self.rng.randrange(8)
@@ -126,7 +126,7 @@ class Port:
 
 
 class Switch:
-    """Learns who is where, as switches do. `close` removes the namespaces."""
+    """Switch that learns the port of each address. `close` removes the namespaces."""
 
     def __init__(self, net: str, hosts: dict[str, str]) -> None:
         """hosts: name -> address with prefix length, such as 10.77.0.1/24."""
@@ -151,7 +151,7 @@ class Switch:
             raise
 
     def run(self) -> None:
-        """Until an exception such as KeyboardInterrupt."""
+        """Run until an exception such as KeyboardInterrupt."""
         by_file = {port.file: port for port in self._ports}
         poll = select.poll()
         for file in (*by_file, self._control.fileno()):
@@ -197,7 +197,7 @@ class Switch:
             try:
                 if receiver.joined:
                     os.write(receiver.file, frame)
-            except OSError:  # its buffer is full or its device down: lost, as on a wire
+            except OSError:  # the buffer is full or the device down: the frame is lost, as on a wire
                 receiver.dropped += 1
 
     def _obey(self) -> None:
@@ -217,17 +217,17 @@ class Switch:
 
 
 def is_multicast(frame: bytes) -> bool:
-    """To a group, and not to everybody."""
+    """Return whether a frame is for a group, but no broadcast."""
     return bool(frame[0] & 1) and frame[:6] != b"\xff" * 6
 
 
 def _open_host(net: str, host: str, address: str) -> int:
-    """A namespace with its eth0, up; returns the descriptor of the device's other end."""
+    """Create a namespace with its eth0, up, and return the descriptor of the device's other end."""
     name, device = namespace(net, host), f"{os.getpid() % 100000}{host}"[:15]
     file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     try:
         fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TAP | IFF_NO_PI))
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)  # left by one that was killed
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)  # left by a killed switch
         ip("netns", "add", name)
         ip("link", "set", device, "netns", name, "name", "eth0")
         ip("-n", name, "link", "set", "lo", "up")

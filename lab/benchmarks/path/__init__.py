@@ -1,1 +1,1 @@
-"""`rfm bench path`: our cost per request."""
+"""`rfm bench path`: overhead of our path per request."""

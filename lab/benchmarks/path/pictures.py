@@ -1,4 +1,4 @@
-"""Pictures for benchmarks, made up."""
+"""Synthetic pictures for benchmarks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import simplejpeg
 
 
 def photograph(width_px: int, height_px: int, seed: int) -> bytes:
-    """A JPEG as cameras make it, quality 90, chroma at half the resolution: 80 KB at 640 x 480."""
+    """Return a JPEG like a camera's: quality 90, chroma at half the resolution, 80 KB at 640 x 480."""
     image = patches(width_px, height_px, 16, seed)
     encoded: bytes = simplejpeg.encode_jpeg(image, quality=90, colorspace="RGB", colorsubsampling="420")
     return encoded

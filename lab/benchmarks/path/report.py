@@ -1,4 +1,4 @@
-"""`rfm bench path`: observation sent to chunk in the queue, minus inference."""
+"""`rfm bench path`: time from sending an observation to the chunk in the queue, minus inference."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _echo() -> Iterator[None]:
 
 
 def _measure_path(num_robots: int, image_size_px: int, seconds: float) -> tuple[list[float], list[float]]:
-    """(overheads, queue waits) in s, the first second after the first chunk left out."""
+    """Return (overheads, queue waits) in s, without the first second after the first chunk."""
     from lab.benchmarks.path.sides import BenchRobots
 
     with spinning(lambda: BenchRobots("bench", num_robots, image_size_px)) as (node, spin):

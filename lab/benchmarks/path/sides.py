@@ -1,4 +1,4 @@
-"""The two sides of `rfm bench path`: robots that ask as fast as they may, and a bare echo as the transport's own cost."""
+"""Both sides of `rfm bench path`: robots that send requests as fast as they may, and a bare echo as the transport's own cost."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ STATE_SIZE, CHUNK_LENGTH, CONTROL_RATE_HZ, REQUESTS_HZ = 39, 16, 20.0, 5.0
 
 
 def camera_image(size_px: int, seed: int) -> bytes:
-    """A JPEG with much detail (coloured patches and noise), quality 90."""
+    """Return a JPEG with much detail (coloured patches and noise), quality 90."""
     encoded: bytes = simplejpeg.encode_jpeg(patches(size_px, size_px, 8, seed), quality=90, colorspace="RGB")
     return encoded
 
 
 class BenchRobots(Node):
-    """Some robot brains in one process. `overheads_s`: observation sent to chunk in the queue, less inference."""
+    """Robot cores in one process. `overheads_s`: from sending an observation to the chunk in the queue, minus inference."""
 
     def __init__(self, server: str, num_robots: int, image_size_px: int) -> None:
         super().__init__("bench_robots", enable_rosout=False, start_parameter_services=False)
@@ -48,7 +48,7 @@ class BenchRobots(Node):
         for name in self._brains:
             topic = names.robot(name, "rfm/action_chunk")
             self.create_subscription(msg.ActionChunk, topic, lambda m, robot=name: self._on_chunk(robot, m), qos.REPLY)
-        # One timer for all: ticks are spread over the period, as robots that know nothing of each other would be.
+        # One timer serves all robots: ticks are spread over the period, like those of independent robots.
         self._turn = 0
         every(self, 1.0 / (CONTROL_RATE_HZ * num_robots), self._tick_next)
 
@@ -116,7 +116,7 @@ class BenchRobots(Node):
 
 
 class Echo(Node):
-    """Answers every observation with a fixed chunk; reads nothing. What remains is the transport."""
+    """Echo that answers every observation with a fixed chunk without reading it, so that only the transport is measured."""
 
     def __init__(self) -> None:
         super().__init__("bench_echo", enable_rosout=False, start_parameter_services=False)
@@ -132,7 +132,7 @@ class Echo(Node):
 
 
 class EchoClient(Node):
-    """One observation in flight to the echo, as large as the robots'."""
+    """Client with one observation in flight to the echo, as large as the robots'."""
 
     def __init__(self, image_size_px: int) -> None:
         super().__init__("bench_echo_client", enable_rosout=False, start_parameter_services=False)

@@ -1,1 +1,1 @@
-"""One policy, executed in the ways that AURAS §6.1 compares, and how long each takes."""
+"""Execution modes of one policy that AURAS §6.1 compares, with their times."""

@@ -1,4 +1,4 @@
-"""The execution modes of AURAS §6.1 in one process, with one thread of PyTorch per call: their answers, and when they came.
+"""Execution modes of AURAS §6.1 in one process, with one thread of PyTorch per call: their answers, and the times of these.
 
 All of them run the same model, solver and noise, as `operate/pipeline_timing.py` times them.
 """
@@ -49,7 +49,7 @@ def _sequential(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
 
 
 def _decoupled(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
-    """The public context is one reference, which the perceiving thread replaces."""
+    """Run DEC; the public context is one reference, which the perceiving thread replaces."""
     feed, solver = Feed(policy, run.clock), solver_of(policy.config)
     newest: list[tuple[float, InferenceRequest, object]] = []
     there = threading.Event()

@@ -1,4 +1,4 @@
-"""How one robot's requests are executed (AURAS §6.1): by name, and when their answers come."""
+"""Execution modes of one robot's requests (AURAS §6.1): their names, and the times of their answers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NONE = Pipelining()
 
 class Kind(Enum):
     SEQ = "SEQ"
-    """Perception, all steps, answer; then the newest observation."""
+    """Sequential: perception, all steps, answer; then the newest observation."""
     DEC = "DEC"
-    """Perception has a thread of its own; a generation begins with the newest context."""
+    """Decoupled: perception has a thread of its own; a generation begins with the newest context."""
     PAR = "PAR"
-    """Workers, a thread and a whole request each."""
+    """Parallel: workers with a thread and a whole request each."""
     AURAS = "AURAS"
     """Frames: all requests in flight in one batch, on the newest context."""
 
@@ -29,9 +29,9 @@ class Kind(Enum):
 class Mode:
     kind: Kind
     workers: int = 1
-    """Of PAR."""
+    """Workers of PAR."""
     pipelining: Pipelining = _NONE
-    """Of AURAS."""
+    """Pipelining of AURAS."""
 
     def __str__(self) -> str:
         if self.kind is Kind.PAR:
@@ -58,7 +58,7 @@ def auras(pp_generation: int, pp_perception: int = 1, alpha: float = 0.0, fetch_
 
 
 def flights_of(mode: Mode, timing: Timing, num_steps: int, step_s: float) -> Iterator[Flight]:
-    """step_s: one control step."""
+    """Return the schedule of requests of a mode. step_s: one control step."""
     interval, latency, perception = (seconds / step_s for seconds in (timing.interval_s, timing.latency_s, timing.perception_s))
     if mode.kind is Kind.SEQ:
         return flights.sequential(num_steps, interval)

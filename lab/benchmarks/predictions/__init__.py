@@ -1,1 +1,1 @@
-"""`rfm bench predictions`: what plans promise, against virtual time."""
+"""`rfm bench predictions`: promises of plans, compared with virtual time."""

@@ -1,4 +1,4 @@
-"""Predicted p99 of servers over what runs in virtual time show."""
+"""Plot of the p99 of servers: predicted, and measured by runs in virtual time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLOURS = {"actions, capped": "C0", "actions, no caps": "C1", "text": "C2"}
 
 
 def scatter(panels: Mapping[str, Sequence[Server]]) -> Any:
-    """A panel for each kind of factory; a dot is one run of one server. Raises: `ConfigurationError` without matplotlib."""
+    """Draw a panel for each kind of factory; a dot is one run of one server. Raises: `ConfigurationError` without matplotlib."""
     figure, axes = charts.figure_of(5.2 * len(panels), 5.0, len(panels))
     for axis, (title, servers) in zip(axes, panels.items(), strict=True):
         for kind, colour in COLOURS.items():

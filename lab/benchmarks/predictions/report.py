@@ -1,4 +1,4 @@
-"""`rfm bench predictions`: predicted p99 and rates against virtual time, how far runs are apart, what knowing a network does."""
+"""`rfm bench predictions`: predicted p99 and rates against virtual time, spread of runs, and effect of a known network."""
 
 from __future__ import annotations
 

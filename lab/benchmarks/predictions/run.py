@@ -1,4 +1,4 @@
-"""Random factories, planned and run in virtual time several times: what every run shows beside what was predicted."""
+"""Random factories, planned and run in virtual time several times: results of every run beside the predictions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, prof
 from ros2_rfm_serving.types import SYSTEM1
 
 NEAR = 0.1
-"""Of a prediction that counts as right."""
+"""Relative error up to which a prediction counts as right."""
 CHANCE = 3.0
-"""Standard deviations of a share of so many requests."""
+"""Standard deviations of an SLO share up to which a deviation counts as chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """How long each run is, and how many there are of every plan."""
+    """Duration of each run, and number of runs of every plan."""
 
     count: int
     seconds: float
     profile: Profile
     catalogue: Catalogue
     batching: str = "fixed"
-    """Of action models."""
+    """Batching of action models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,45 +39,45 @@ class Server:
     kind: str
     robots: int
     predicted_s: float
-    """p99, from a request's arrival to its reply."""
+    """Predicted p99 from a request's arrival to its reply."""
     runs_s: tuple[float, ...]
-    """The same, of every run in which anybody asked."""
+    """The same, of every run with requests."""
 
     @property
     def hits(self) -> float:
-        """Share of the runs that the prediction is near."""
+        """Return the share of the runs that the prediction is near."""
         return fmean(near(run_s, self.predicted_s) for run_s in self.runs_s)
 
     @property
     def is_right(self) -> bool:
-        """Near the median run."""
+        """Return whether the prediction is near the median run."""
         return near(median(self.runs_s), self.predicted_s)
 
     @property
     def twins(self) -> float:
-        """Share of the pairs of runs that are near each other."""
+        """Return the share of the pairs of runs that are near each other."""
         pairs = [(a, b) for i, a in enumerate(self.runs_s) for j, b in enumerate(self.runs_s) if i != j]
         return fmean(near(a, b) for a, b in pairs)
 
     @property
     def others(self) -> float:
-        """Share of the runs that the median of all others is near: what a law hits that knows everything but the start."""
+        """Return the share of the runs near the median of all others: the score of a model that knows everything but the start."""
         rest = [[s for j, s in enumerate(self.runs_s) if j != i] for i in range(len(self.runs_s))]
         return fmean(near(run_s, median(others)) for run_s, others in zip(self.runs_s, rest, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """As it was run."""
+    """Results of a plan in its runs."""
 
     goodput: float
-    """Actions in time /s, mean over the runs."""
+    """Mean actions in time per second over the runs."""
     expected: float
-    """Actions /s, as the plan says of itself."""
+    """Actions per second that the plan expects."""
     acted: float
-    """Actions /s, mean over the runs."""
+    """Mean actions per second over the runs."""
     missed: tuple[str, ...]
-    """SLOs that were kept by fewer requests than promised, beyond chance."""
+    """SLOs that fewer requests kept than promised, beyond chance."""
     servers: tuple[Server, ...]
 
     @property
@@ -97,7 +97,7 @@ class Case:
 
     @property
     def gained(self) -> float:
-        """By knowing the network, of the goodput without."""
+        """Return the relative gain of goodput by a known network."""
         assert self.blind
         return self.aware.goodput / self.blind.goodput - 1.0 if self.blind.goodput else math.inf
 
@@ -116,11 +116,11 @@ def _hurried(seed: int, batching: str) -> Factory:
 
 FAR, HURRIED, TRUSTING = "with networks", "late answers", "horizons by servers"
 KINDS: Mapping[str, Callable[[int, str], Factory]] = {"no network": _near, FAR: _far, HURRIED: _hurried, TRUSTING: trusting_factory}
-"""Of random factories, by seed and by how action models batch; those with late answers draw that themselves."""
+"""Random factories, by seed and by batching of action models; those with late answers draw the batching themselves."""
 
 
 def cases(seeds: Sequence[int], runs: Runs, *, kind: str) -> Iterator[Case | int]:
-    """kind: of `KINDS`. A number: of a factory that no plan is known of."""
+    """Yield the cases. kind: of `KINDS`. A number is the seed of a factory without a known plan."""
     for seed in seeds:
         factory = KINDS[kind](seed, runs.batching)
         aware = _planned(factory, runs)

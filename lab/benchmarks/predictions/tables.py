@@ -1,4 +1,4 @@
-"""What was found, for people."""
+"""Tables of the results for display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.benchmarks.predictions.run import KINDS, Case, Server
 from ros2_rfm_serving.operate.inputs import console
 
 WORSE = 0.03
-"""Of the goodput: less is the scatter of a few runs."""
+"""Relative loss of goodput that is more than the scatter of a few runs."""
 
 
 def show(found: Sequence[Case]) -> None:
@@ -29,7 +29,7 @@ def show(found: Sequence[Case]) -> None:
 
 
 def _farthest(mine: Sequence[Case]) -> str:
-    """The factory that is farthest from what was expected of it."""
+    """Return a text on the factory that is farthest from its expectation."""
     worst = max(mine, key=lambda case: abs(case.aware.acted - case.aware.expected) / case.aware.expected, default=None)
     return f" ({worst.aware.acted:.1f} of {worst.aware.expected:.1f} at worst, seed {worst.seed})" if worst else ""
 
@@ -55,7 +55,7 @@ def _table(found: Sequence[Case]) -> Table:
 
 
 def _compare(far: Sequence[Case]) -> None:
-    """Plans that know the network with those that do not."""
+    """Compare plans that know the network with those that do not."""
     if not far:
         return
     worse = [case for case in far if case.gained < -WORSE]

@@ -1,1 +1,1 @@
-"""`rfm bench record`: what a recorder costs, itself and those beside it."""
+"""`rfm bench record`: cost of a recorder, for itself and for its neighbours."""

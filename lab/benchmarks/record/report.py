@@ -1,4 +1,4 @@
-"""`rfm bench record`: what a recorder costs: itself, beside stand-ins; and real robots, with it and without, by turns."""
+"""`rfm bench record`: cost of a recorder beside stand-ins, and effect on real robots, with it and without, in turns."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 SETTLE_S = 5.0
 CHUNK = "rfm_serving/msg/ActionChunk"
 LATE_S = 0.01
-"""A fifth of a control period."""
+"""Lateness that is counted: a fifth of a control period."""
 Spin = Callable[[Callable[[], bool], float], None]
 
 
 class Cost(NamedTuple):
-    """Of the recorder's process."""
+    """Cost of the recorder's process."""
 
     robots: int
     cpu_share: float
-    """Of one core."""
+    """Share of one core."""
     rss_mb: float
     messages_hz: float
     mb_s: float
     lost: int
-    """Of those that it had: what never came to it is not counted."""
+    """Losses among received messages: those that never arrived are not counted."""
     observations: float
-    """In the bag, which are best effort, by chunks, of which as many are sent, and again where they are lost."""
+    """Observations in the bag, which are best effort, per chunk, of which as many are sent, reliably."""
 
 
 class Late(NamedTuple):
-    """Of all robots' control periods that began in one turn."""
+    """Lateness of all robots' control periods that began in one turn."""
 
     recorded: bool
     periods: int
     mean_ms: float
-    """How late they began."""
+    """Mean lateness of their beginning."""
     late_share: float
-    """Began later than `LATE_S`."""
+    """Share that began later than `LATE_S`."""
 
 
 def record(
@@ -163,7 +163,7 @@ def _turn(counted: Counted, spin: Spin, seconds: float, *, recorded: bool) -> La
 
 
 def late(before: Histogram, after: Histogram, *, recorded: bool) -> Late:
-    """Between two readings."""
+    """Return the lateness between two readings."""
     counts = [now - then for then, now in zip(before.counts, after.counts, strict=True)]
     periods, few = sum(counts), sum(count for bound, count in zip(after.bounds, counts, strict=False) if bound <= LATE_S)
     if not periods:
@@ -172,7 +172,7 @@ def late(before: Histogram, after: Histogram, *, recorded: bool) -> Late:
 
 
 class Counted:
-    """Every robot's own count of how late its periods began, from its status."""
+    """Every robot's own histogram of the lateness of its periods, from its status."""
 
     def __init__(self, node: Any, names: list[str]) -> None:
         from rfm_serving import msg
@@ -198,7 +198,7 @@ class Counted:
 
 
 def ratios(turns: list[Late]) -> dict[str, list[float]]:
-    """With over without, of each round."""
+    """Return the ratios of with to without, per round."""
     pairs = list(zip(turns[::2], turns[1::2], strict=True))
     return {"mean": [with_.mean_ms / without.mean_ms for without, with_ in pairs]}
 

@@ -1,4 +1,4 @@
-"""Stand-ins for robots and their server, in a process of their own: the same topics, sizes and rates, always the same contents."""
+"""Stand-ins for robots and their server, in a process of their own: the same topics, sizes and rates, with constant contents."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ros2_rfm_serving.ros.wire import convert, qos
 IMAGE_PX = (640, 480)
 REQUESTS_HZ, STATUS_HZ = 5.0, 2.0
 PAGE_BYTES = 10_000
-"""Of audit records, per robot and page; four pages per second."""
+"""Bytes of audit records per robot and page; four pages per second."""
 PAGES_HZ = 4.0
 CHUNK_VALUES = 50 * 7
 
 
 class StandIns(Node):
-    """Each robot in its turn of the control period."""
+    """Stand-ins that publish one after the other within the control period."""
 
     def __init__(self) -> None:
         super().__init__("bench_stand_ins", enable_rosout=False)
@@ -65,7 +65,7 @@ class _Robot:
 
 
 def _every(rate_hz: float) -> int:
-    """Control periods."""
+    """Return the control periods between two messages."""
     return max(1, round(CONTROL_RATE_HZ / rate_hz))
 
 

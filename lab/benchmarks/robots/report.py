@@ -1,4 +1,4 @@
-"""`rfm bench robots`: what many robots in one process cost, over DDS, with an emulated server in a process of its own."""
+"""`rfm bench robots`: cost of many robots in one process, over DDS, with an emulated server in a process of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVER = "bench"
 
 
 class Usage(NamedTuple):
-    """Of a process, from its start."""
+    """Resource use of a process since its start."""
 
     rss_mb: float
     cpu_s: float
@@ -39,22 +39,22 @@ class Usage(NamedTuple):
 class Figures(NamedTuple):
     robots: int
     streaming: int
-    """Of them, at the end: the others are short of actions or wait for somebody."""
+    """Streaming robots at the end: the others lack actions or wait."""
     stale: int
-    """Of them, at the end: have not spoken for longer than `STALE_PERIODS`; no figure is theirs."""
+    """Robots without a report for longer than `STALE_PERIODS` at the end; they are in no figure."""
     rss_mb: float
     cpu_share: float
-    """Of one core."""
+    """Share of one core."""
     threads: int
     actions_hz: float
-    """Per robot, median; NaN, like all that robots say of themselves: every robot is stale."""
+    """Median per robot; NaN, like all reported figures: every robot is stale."""
     worst_actions_hz: float
-    """Of the robot that executed fewest."""
+    """Rate of the robot that executed fewest."""
     chunks_hz: float
     late_p50_ms: float
-    """Of the ticks, median robot."""
+    """Lateness of the ticks, median robot."""
     late_p99_ms: float
-    """Of the ticks, worst robot."""
+    """Lateness of the ticks, worst robot."""
 
 
 def robots(
@@ -122,7 +122,7 @@ def robot_parameters(names: list[str], tick: str) -> dict[str, Any]:
 
 @contextmanager
 def parameters_of(values: dict[str, Any]) -> Iterator[list[str]]:
-    """Command-line arguments for a node with these parameters."""
+    """Yield command-line arguments for a node with these parameters."""
     from ros2_rfm_serving.factory.nodes import parameter_file
 
     with TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ def parameters_of(values: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def usage(pid: int) -> Usage:
-    """Linux only."""
+    """Return the resource use of a process. Linux only."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines())
     ticks = int(stat[11]) + int(stat[12])
@@ -167,7 +167,7 @@ def _figures(count: int, fresh: list[dict[str, str]], after: Usage, cpu_share: f
 
 
 def _finite(row: Figures) -> dict[str, float | None]:
-    """JSON has no NaN."""
+    """Return the row without NaN, which JSON lacks."""
     return {name: value if math.isfinite(value) else None for name, value in row._asdict().items()}
 
 

@@ -1,11 +1,11 @@
-"""What robots say of themselves, and how old it is: a figure that is older than its period is no measurement."""
+"""Reports of robots with their age: a figure that is older than its period is no measurement."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 STALE_PERIODS = 3.0
-"""Without a word: the robot's figures say nothing about now."""
+"""Periods without a report after which a robot's figures are obsolete."""
 
 
 class _Word(NamedTuple):
@@ -14,10 +14,10 @@ class _Word(NamedTuple):
 
 
 class Told:
-    """The newest word of each robot."""
+    """Newest report of each robot."""
 
     def __init__(self, period_s: float) -> None:
-        """`period_s`: in which each speaks."""
+        """period_s: period of their reports."""
         self._limit_s = STALE_PERIODS * period_s
         self._words: dict[str, _Word] = {}
 
@@ -25,5 +25,5 @@ class Told:
         self._words[robot] = _Word(values, now_s)
 
     def fresh(self, now_s: float) -> list[dict[str, str]]:
-        """Of the robots that have spoken within `STALE_PERIODS`."""
+        """Return the reports of robots within the last `STALE_PERIODS`."""
         return [word.values for word in self._words.values() if now_s - word.heard_s <= self._limit_s]

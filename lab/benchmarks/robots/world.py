@@ -1,4 +1,4 @@
-"""The world around the robots of `rfm bench robots`: sensors, schedule, tasks, and what the robots say of themselves."""
+"""Environment of the robots of `rfm bench robots`: sensors, schedule, tasks, and reports of the robots."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ CAMERA_PERIODS = 4
 SCHEDULE_PERIOD_S = 2.0
 TASK_PERIOD_S = 0.5
 ANSWER_S = 20.0
-"""After which a task is given again: an answer sent before its reader is known is lost."""
+"""Time after which a task is sent again: an answer that is sent before its reader is discovered is lost."""
 
 
 class Surroundings(Node):
-    """Gives every robot states and images at its rates, spread over the period, and one endless task."""
+    """Node that sends every robot states and images at its rates, spread over the period, and one endless task."""
 
     def __init__(self, robots: list[str], server: str, image_size_px: int, slo_s: float = 0.0, **placed: Any) -> None:
-        """server: to which all of them are routed; empty: a scheduler says so. slo_s: request to chunk; 0: none. placed: other
-        values of its placement."""
+        """server: of all routes; empty: a scheduler's. slo_s: request to chunk; 0: none. placed: other values of its placement."""
         super().__init__("bench_surroundings", enable_rosout=False, start_parameter_services=False)
         self.figures = Told(diagnostics.PERIOD_S)
         self.at_work: set[str] = set()
@@ -74,7 +73,7 @@ class Surroundings(Node):
             goal.get_result_async().add_done_callback(lambda _: self._on_end(robot))
 
     def _on_end(self, robot: _Robot) -> None:
-        """Asked again: it was not active yet."""
+        """Allow another request after an end: the robot was not active yet."""
         self.at_work.discard(robot.name)
 
     def _on_diagnostics(self, message: Any) -> None:
@@ -83,7 +82,7 @@ class Surroundings(Node):
 
 
 class _Robot:
-    """One robot's body, as far as it can be told from outside."""
+    """Hardware of one robot, as its node sees it."""
 
     def __init__(self, node: Node, name: str, names: qos.Names) -> None:
         self.name, self.asked_s = name, -math.inf

@@ -1,1 +1,1 @@
-"""`rfm bench rtc`: what an inference delay costs."""
+"""`rfm bench rtc`: cost of an inference delay."""

@@ -1,4 +1,4 @@
-"""What one mode of executing chunks reached at one inference delay."""
+"""Results of one execution mode at one inference delay."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One mode at one delay."""
+    """Results of one mode at one delay."""
 
     mode: str
     delay_steps: int
     successes: dict[str, int]
     episodes: dict[str, int]
     steps: list[int]
-    """To success."""
+    """Steps to success."""
     idle_steps: list[int]
     seam_jump: list[float]
     mean_squared_jerk: list[float]

@@ -1,4 +1,4 @@
-"""The figure of `rfm bench rtc`: success and smoothness over the injected delay, a line per mode."""
+"""Figure of `rfm bench rtc`: success and smoothness over the injected delay, a line per mode."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COLOURS = {
     "default": "#1f77b4",
 }
 SPREAD = 0.12
-"""Modes beside each other, in steps."""
+"""Horizontal distance of modes, in steps."""
 
 
 def draw(cells: Sequence[Cell], file: Path) -> None:
-    """Success with its 95 % interval, largest seam jump of an episode, and idle steps."""
+    """Draw success with its 95 % interval, largest seam jump of an episode, and idle steps."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""`rfm bench rtc`: what an inference delay costs a robot, by how it executes its chunks; over DDS, or in lockstep."""
+"""`rfm bench rtc`: cost of an inference delay for a robot, by its execution of chunks; over DDS, or in lockstep."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MODES: dict[str, dict[str, Any]] = {
     "training-time": {"conditioning": "prefix", "blend_steps": 0, "execution_horizon": 8},
     "default": {"execution_horizon": 4},
 }
-"""What differs from config/robots/metaworld_arm.yaml; the default mode is what the shipped factories declare."""
+"""Differences from config/robots/metaworld_arm.yaml; the default mode is that of the shipped factories."""
 DECLARED = ("synchronous", "execution_horizon")
-"""What a factory says in its descriptor, and not in the robot's file."""
+"""Settings that are in a factory's descriptor, and not in the robot's file."""
 NUM_TRANSLATIONS = 3
 """Columns of a Meta-World action that move the hand; the fourth is the gripper, which jumps when it closes."""
 TRANSPORT_MS = 50.0
@@ -37,7 +37,7 @@ TRANSPORT_MS = 50.0
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Of a measurement over DDS."""
+    """Settings of a measurement over DDS."""
 
     camera_rate_hz: float = 2.0
     transport_ms: float = TRANSPORT_MS
@@ -72,7 +72,7 @@ def rtc(
             cell = _lockstep(mode, delay, episodes, models) if lockstep else _served(mode, delay, episodes, setting)
             cells.append(cell)
             console.print(_table([cell], f"{mode}, {delay} steps"))
-            if json_file:  # at every cell: an hour's work is not lost with its last minute
+            if json_file:  # written after every cell, so that a late failure does not lose earlier results
                 json_file.write_text(json.dumps([asdict(done) for done in cells], indent=1) + "\n", encoding="utf-8")
     where = "in lockstep" if lockstep else "over DDS, 20 Hz control"
     console.print(_table(cells, f"four Meta-World tasks, {episodes} episodes each, {where}"))
@@ -86,7 +86,7 @@ def rtc(
 
 
 def _served(mode: str, delay_steps: int, episodes: int, setting: Setting) -> Cell:
-    """Every process of a factory with one robot per task; the delay is added on the wire, half of it each way."""
+    """Run every process of a factory with one robot per task; the delay is added on the wire, half of it each way."""
     from ros2_rfm_serving.factory import load_factory
     from ros2_rfm_serving.operate.run import run_factory
     from ros2_rfm_serving.operate.running import Options
@@ -111,7 +111,7 @@ def _served(mode: str, delay_steps: int, episodes: int, setting: Setting) -> Cel
 
 
 def _limit_s(episodes: int) -> float:
-    """Far more than it should take."""
+    """Return a limit that is far above the usual duration."""
     return 120.0 + 30.0 * episodes
 
 
@@ -120,14 +120,14 @@ def _is_done(results: Path, episodes: int, num_robots: int) -> bool:
 
 
 def write_factory(folder: Path, config: Path, mode: str, delay_steps: int, setting: Setting) -> Path:
-    """The shipped evaluation factory, its robots in this mode and behind this delay."""
+    """Write the shipped evaluation factory with its robots in this mode and behind this delay."""
     robot = yaml.safe_load((config / "robots" / "metaworld_arm.yaml").read_text(encoding="utf-8"))
     parameters = robot["/**"]["ros__parameters"]
     parameters.update({name: value for name, value in MODES[mode].items() if name not in DECLARED})
     parameters.update({"max_action_age_s": 5.0, "server_timeout_s": 5.0, "default_budget_s": 15.0})
     parameters["max_observation_age_s"] = 0.5 + 2.0 / setting.camera_rate_hz
     period_ms = 1e3 / parameters["control_rate_hz"]
-    if delay_steps:  # half a step early, so that an answer takes effect with the step it is due for
+    if delay_steps:  # half a step early, so that an answer takes effect with the step that it is due for
         one_way_ms = max(0.0, (delay_steps - 0.5) * period_ms - setting.transport_ms) / 2
         parameters["faults"] = f"delay_ms={one_way_ms:g}"
     (folder / "robot.yaml").write_text(yaml.safe_dump(robot), encoding="utf-8")
@@ -180,7 +180,7 @@ def _lockstep(mode: str, delay_steps: int, episodes: int, models: Path | None) -
 
 
 def config_of(mode: str) -> Any:
-    """The shipped robot in this mode, as its node would read it."""
+    """Return the configuration of the shipped robot in this mode, as its node would read it."""
     from lab.benchmarks.shipped_robot import robot_config
 
     return robot_config("metaworld_arm.yaml", **MODES[mode])

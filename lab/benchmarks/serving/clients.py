@@ -1,7 +1,6 @@
-"""Robots of `rfm bench serving`: sessions on the real wire that ask again as soon as they are answered, or at a rate, all in one
-process.
+"""Robots of `rfm bench serving`: sessions on the real wire that send again once answered, or at a rate, all in one process.
 
-What `lab/benchmarks/serving/peers/run.py` prints, this prints: BEGIN and END of the measured time, then the figures as JSON.
+They print the same as `lab/benchmarks/serving/peers/run.py`: BEGIN and END of the measured time, then the figures as JSON.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ class Client:
 
 
 class Clients(Node):
-    """`samples`: (when answered, latency) in s. A request that is lost is sent again after `LOST_AFTER_S`."""
+    """Clients of one server. `samples`: (time of the answer, latency) in s. A lost request is sent again after `LOST_AFTER_S`."""
 
     def __init__(self, server: str, num_clients: int, images: dict[str, bytes], rate_hz: float = 0.0) -> None:
-        """rate_hz: of each client; 0: as soon as it is answered."""
+        """rate_hz: of each client; 0: a client sends again once it is answered."""
         super().__init__("bench_clients", enable_rosout=False, start_parameter_services=False)
         self.samples: list[tuple[float, float]] = []
         self.num_wrong = self.num_lost = self.num_left_out = 0
@@ -69,7 +68,7 @@ class Clients(Node):
         every(self, LOST_AFTER_S, self._send_again)
 
     def _open_next(self) -> None:
-        """One after the other: a service keeps ten calls at most."""
+        """Open sessions one after the other, because a service queues ten calls at most."""
         index = len(self._sessions)
         call = self._open.call_async(session_request_to(self._session(f"bench_{index}")))
         call.add_done_callback(lambda future: self._opened(index, future.result()))
@@ -104,7 +103,7 @@ class Clients(Node):
                 threading.Thread(target=self._send_at_rate, daemon=True).start()
 
     def _send_at_rate(self) -> None:
-        """Of all clients. One that still waits is left out."""
+        """Send the requests of all clients at their rate; a client that still waits is left out."""
         begin_s, clients = clock(), list(self._sessions.values())
         for due_s, index in heapq.merge(*(zip(dues(i, self._rate_hz), itertools.repeat(i)) for i in range(len(clients)))):
             time.sleep(max(0.0, begin_s + due_s - clock()))
@@ -128,7 +127,7 @@ class Clients(Node):
         now_s = clock()
         client = self._sessions[f"bench_{index}"]
         if chunk.id != client.request.id:
-            return  # of a request that was given up as lost
+            return  # the reply to a request that was given up as lost
         client.waits = False
         self.samples.append((now_s, now_s - client.sent_s))
         self.num_wrong += not np.array_equal(chunk.chunk_robot[0, :2], client.request.state[:2])

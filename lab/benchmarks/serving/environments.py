@@ -1,4 +1,4 @@
-"""The peers of `rfm bench serving`, each in an environment of its own, installed when first asked for. Versions are pinned."""
+"""Peers of `rfm bench serving`, each in an environment of its own, installed on first use. Versions are pinned."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ros2_rfm_serving.errors import ConfigurationError
 DEFAULT_FOLDER = Path("~/.cache/rfm_serving/peers")
 INSTALL_LIMIT_S = 1800.0
 DECODER = "simplejpeg==1.9.0"
-"""Ours, for peers that decode: libraries differ by more than servers do."""
+"""Our decoder for peers that decode: libraries differ by more than servers do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerEnvironment:
-    """What pip is told, one call after the other."""
+    """Environment of a peer, with the arguments of consecutive pip calls."""
 
     name: str
     installs: tuple[tuple[str, ...], ...]
 
     def folder(self, folder: Path) -> Path:
-        """Other pins, or another Python, are another environment."""
+        """Return its folder; other pins, or another Python, have another one."""
         pins = hashlib.sha256(repr((self.installs, sys.version_info[:2])).encode()).hexdigest()[:8]
         return folder.expanduser() / f"{self.name}-{pins}"
 
@@ -51,7 +51,7 @@ LEROBOT = PeerEnvironment(
 
 
 def python_of(environment: PeerEnvironment, folder: Path, say: Callable[[str], None]) -> Path:
-    """Its interpreter, installed now if it is not there. Raises: `ConfigurationError` naming pip's log."""
+    """Return its interpreter, installed now if it is missing. Raises: `ConfigurationError` naming pip's log."""
     home = environment.folder(folder)
     python, complete = home / "bin" / "python", home / "complete"
     if complete.exists():
@@ -67,7 +67,7 @@ def python_of(environment: PeerEnvironment, folder: Path, say: Callable[[str], N
         say(f"installing {environment.name} into {home} ({number} of {len(commands)})")
         ended = _run(command)
         transcript += ended.stdout
-        log.write_bytes(transcript)  # the environment is made anew by the first command, its log too
+        log.write_bytes(transcript)  # the first command clears the environment with its log
         if ended.returncode:
             last = ended.stdout.decode(errors="replace").strip().rpartition("\n")[2][-200:]
             raise ConfigurationError(f"{environment.name} cannot be installed: {last}", file=str(log), fix="see the log")

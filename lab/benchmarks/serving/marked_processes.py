@@ -1,4 +1,4 @@
-"""All processes that a command has started, however deep, told by a mark in their environment. Linux only."""
+"""All descendants of a command at any depth, found by a mark in their environment. Linux only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TERM_LIMIT_S = 8.0
 
 
 class Marked:
-    """A command and its descendants."""
+    """Command with its descendants."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: int | None = None) -> None:
         self.mark = secrets.token_hex(8)
-        kept = {"PYTHONDONTWRITEBYTECODE": ""}  # or each start compiles what a user's second start finds compiled
+        kept = {"PYTHONDONTWRITEBYTECODE": ""}  # as at a user's second start, when modules are compiled
         self.process = subprocess.Popen(
             command,
             env={**os.environ, **kept, **environment, VARIABLE: self.mark},
@@ -35,12 +35,12 @@ class Marked:
         return [pid for pid in pids if told in _read(pid, "environ").split(b"\0")]
 
     def cpu_s(self) -> float:
-        """User and system time of those that live."""
+        """Return user and system time of the living processes."""
         stats = [_read(pid, "stat").rpartition(b")")[2].split() for pid in self.pids()]
         return sum(int(stat[11]) + int(stat[12]) for stat in stats if stat) / os.sysconf("SC_CLK_TCK")
 
     def memory_mb(self) -> float:
-        """Proportional set size: what is shared counts once."""
+        """Return the proportional set size: shared memory counts once."""
         pss_kb = 0
         for pid in self.pids():
             lines = _read(pid, "smaps_rollup").split(b"\n")
@@ -48,7 +48,7 @@ class Marked:
         return pss_kb / 1024
 
     def end(self) -> None:
-        """Asks, waits, then insists."""
+        """Terminate the processes, and kill those that remain after a while."""
         end_s = time.monotonic() + TERM_LIMIT_S
         self._signal(signal.SIGTERM)
         while self.pids() and time.monotonic() < end_s:
@@ -60,7 +60,7 @@ class Marked:
             self.process.stdout.close()
 
     def kill(self) -> None:
-        """Until none is left."""
+        """Kill until none is left."""
         while self.pids():
             self._signal(signal.SIGKILL)
             self.process.poll()
@@ -75,7 +75,7 @@ class Marked:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Empty: it has ended, or is a zombie."""
+    """Return a file of a process; empty: it has ended, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""The figure of `rfm bench serving`: added latency by the number of clients, and CPU per request."""
+"""Figure of `rfm bench serving`: added latency by the number of clients, and CPU per request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PANELS = (
 MAKERS = {"rfm_serving": "#1f6fb4", "openpi": "#c05020", "Ray Serve": "#905090", "LeRobot": "#508030"}
 OTHER = "#808080"
 MARKERS = "osD^v"
-"""Of a maker's systems, one after the other."""
+"""Markers of a maker's systems in order."""
 
 
 def serving_chart(visits: Mapping[str, Sequence[Visit]]) -> Any:
-    """Dots are medians over the rounds, bars reach from the lowest to the highest; a line is broken where images are decoded."""
+    """Draw medians over the rounds as dots with bars from the lowest to the highest; a line is dashed where images are decoded."""
     figure, panels = figure_of(13, 4.2, len(PANELS))
     drawn: Counter[str] = Counter()
     for title, each in visits.items():

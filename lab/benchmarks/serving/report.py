@@ -1,4 +1,4 @@
-"""`rfm bench serving`: the path around a model, ours beside other serving systems, interleaved in one run (docs/serving.md)."""
+"""`rfm bench serving`: path around a model, ours beside other serving systems, interleaved in one run (docs/serving.md)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ros2_rfm_serving.operate.inputs import ChartFile, console, write_text
 from ros2_rfm_serving.operate.running import prepare_environment
 
 PATCH_PX = 16
-"""Of which the pictures are made."""
+"""Size of the patches in the pictures."""
 MOST_HZ, MOST_S = 1000.0, 3600.0
-"""More than a client can be late by and notice: of instants without end it would count those left out for ever."""
+"""Limits of rate and duration: without them, a client that is late would count skipped requests for ever."""
 COOL_DOWN_S = 2.0
-"""Between two systems: nothing of the one may run into the other's time."""
+"""Pause between two systems, so that the first does not affect the time of the next."""
 THE_REST = "the rest"
-"""In place of a system's title, when it was stopped"""
+"""Name in place of a system's title after an interruption."""
 Visits = dict[str, list[Visit]]
 
 
@@ -68,7 +68,7 @@ def serving(
     Example:  rfm bench serving --openpi ~/openpi --json serving.json --figure serving.png
     """
     prepare_environment(domain)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started is ended in any case
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # started processes are ended in any case
     size_px = _size_px(image_px)
     numbers = _numbers("1,8" if quick else clients)
     if quick:
@@ -113,7 +113,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _size_px(text: str) -> tuple[int, int]:
-    """Raises: `ConfigurationError`."""
+    """Parse a size. Raises: `ConfigurationError`."""
     found = re.fullmatch(r"(\d{2,4})x(\d{2,4})", text)
     sides = (int(found[1]), int(found[2])) if found else (0, 0)
     if not all(sides) or any(side % PATCH_PX for side in sides):
@@ -132,7 +132,7 @@ def _images(scratch: Path, size_px: tuple[int, int]) -> Path:
 
 
 def _prepared(names: list[str], setup: Setup) -> tuple[list[System], dict[str, str]]:
-    """Those that can run, and why others cannot."""
+    """Return the systems that can run, and the reasons why others cannot."""
     chosen, missing = [], {}
     for name in names:
         try:
@@ -147,9 +147,8 @@ def _prepared(names: list[str], setup: Setup) -> tuple[list[System], dict[str, s
 def _visit_all(
     chosen: list[System], numbers: list[int], rounds: int, setup: Setup, missing: dict[str, str]
 ) -> tuple[Visits, list[float]]:
-    """A system that fails is left out from then on, and reported; so is what is left at Ctrl-C.
-
-    (visits by title, load averages before each of them)"""
+    """Visit all systems. One that fails is left out from then on, and reported; so are the remaining ones at Ctrl-C. Return visits
+    by title, and load averages before each of them."""
     visits: Visits = {}
     loads: list[float] = []
     try:
@@ -170,12 +169,12 @@ def _visit_all(
 
 
 def of_rounds(visits: list[Visit], index: int, figure: str) -> list[float]:
-    """One figure of the index-th number of clients, by round."""
+    """Return one figure of the index-th number of clients, by round."""
     return [float(getattr(each.cells[index], figure)) for each in visits]
 
 
 def _spread(values: list[float], digits: int = 1) -> str:
-    """Median (lowest - highest)"""
+    """Return a text as `median (lowest - highest)`."""
     if any(math.isnan(value) for value in values):
         return "-"
     middle = f"{median(values):.{digits}f}"
@@ -229,7 +228,7 @@ def _table_of_processes(visits: Visits) -> Table:
 
 
 def _report(visits: Visits, missing: dict[str, str], loads: list[float]) -> dict[str, Any]:
-    """As JSON: a number that is not known is null."""
+    """Return the content for JSON; an unknown number is null."""
 
     def known(value: Any) -> Any:
         if isinstance(value, dict):

@@ -18,28 +18,28 @@ from lab.benchmarks.serving.systems import System
 from ros2_rfm_serving.errors import RfmError
 
 START_LIMIT_S, CLIENTS_LIMIT_S = 120.0, 150.0
-"""The latter beyond the measured time: imports, connecting, a peer's lost replies."""
+"""Limits of start and measurement; the latter is beyond the measured time, for imports, connecting, a peer's lost replies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One number of clients."""
+    """Results with one number of clients."""
 
     clients: int
     requests: int
     added_p50_ms: float
-    """Request to reply, minus the model's time; NaN: no reply."""
+    """Time from request to reply, minus the model's time; NaN: no reply."""
     added_p99_ms: float
     requests_hz: float
     server_cpu_ms: float
-    """Per request, of all processes of the server."""
+    """CPU time per request, of all processes of the server."""
     clients_cpu_ms: float
     wrong: int
-    """Replies that answered another request."""
+    """Replies to another request."""
     failed: int
     """Requests without a reply."""
     left_out: int = 0
-    """At a rate: that were due while their client waited for the one before."""
+    """Requests at a rate that were due while their client waited for the one before."""
 
     @property
     def cpu_ms(self) -> float:
@@ -48,18 +48,18 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """One round of one system."""
+    """Results of one round of one system."""
 
     start_s: float
-    """From the start of its process until it serves."""
+    """Time from the start of its process until it serves."""
     memory_mb: float
-    """Of the server's processes, after the last number of clients."""
+    """Memory of the server's processes, after the last number of clients."""
     num_processes: int
     cells: tuple[Cell, ...]
 
 
 def visit(system: System, clients: Sequence[int], model_s: float, seconds: float) -> Visit:
-    """Raises: `RfmError` with what the system said last."""
+    """Measure a system once. Raises: `RfmError` with the system's last output."""
     server = Marked(system.server, system.environment)
     try:
         start_s, output = _await(server, system.ready)
@@ -72,7 +72,7 @@ def visit(system: System, clients: Sequence[int], model_s: float, seconds: float
 
 
 def _await(server: Marked, ready: str) -> tuple[float, deque[str]]:
-    """(seconds until it said so, its last lines, filled on)"""
+    """Return (seconds until the server is ready, its last lines, which are updated)."""
     said, lines = threading.Event(), deque[str](maxlen=20)
     started_s, ready_s = time.monotonic(), float("inf")
 
@@ -117,7 +117,7 @@ def _measure(system: System, server: Marked, number: int, model_s: float, second
 
 
 def cell(number: int, told: dict[str, Any], used_s: tuple[float, float], model_s: float, seconds: float) -> Cell:
-    """told: what the clients printed; used_s: CPU time of server and clients."""
+    """Return the results. told: output of the clients; used_s: CPU time of server and clients."""
     added_ms = 1e3 * (np.asarray(told["latencies_s"], float) - model_s)
     requests = len(added_ms)
     p50, p99 = np.quantile(added_ms, (0.5, 0.99)) if requests else (np.nan, np.nan)

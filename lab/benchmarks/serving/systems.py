@@ -1,4 +1,4 @@
-"""What `rfm bench serving` compares: how each system's server and its clients are started."""
+"""Systems of `rfm bench serving`, with the commands of their servers and clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = str(Path(__file__).resolve().parent / "peers" / "run.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What all systems are given alike."""
+    """Settings that all systems share."""
 
     images: Path
     """Folder with one JPEG per camera."""
@@ -31,32 +31,32 @@ class Setup:
     environments: Path
     port: int
     most_clients: int
-    """At once."""
+    """Largest number of concurrent clients."""
     model_s: float
     warm_up_s: float
     seconds: float
     rate_hz: float = 0.0
-    """Of each client's requests; 0: it asks again as soon as it is answered."""
+    """Rate of each client's requests; 0: it sends again once it is answered."""
     openpi: Path | None
-    """A checkout of openpi, or its `websocket_policy_server.py`."""
+    """Checkout of openpi, or its `websocket_policy_server.py`."""
     say: Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """Commands of two processes. Both may start others."""
+    """Commands of two processes, both of which may start others."""
 
     title: str
     server: tuple[str, ...]
     ready: str
-    """Said by the server when it serves."""
+    """Text that the server prints when it serves."""
     clients: tuple[str, ...]
-    """Without their number."""
+    """Command without the number of clients."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def make(name: str, setup: Setup) -> System:
-    """Raises: `ConfigurationError`: no such system, or it cannot be installed."""
+    """Return a system. Raises: `ConfigurationError` when it does not exist, or cannot be installed."""
     if name not in SYSTEMS:
         raise ConfigurationError(f"no system is named {name!r}", key="--systems", fix=did_you_mean(name, SYSTEMS))
     return SYSTEMS[name](setup)
@@ -103,7 +103,7 @@ def _openpi(setup: Setup, *, decode: bool = False) -> System:
 
 
 def _lerobot_each(setup: Setup) -> System:
-    """One thread of PyTorch each: as many as there are cores, in every server, are slower."""
+    """Return servers with one thread of PyTorch each: as many as cores in every server would be slower."""
     variables = {"LEROBOT_ROBOTS": str(setup.most_clients), "OMP_NUM_THREADS": "1"}
     return _peer(setup, "LeRobot, a server per robot, decoding JPEG", LEROBOT, "lerobot_each", variables)
 
@@ -124,7 +124,7 @@ def _ours(
         "profiles_folder": str(folder),
         "batch_size": MAX_BATCH_SIZE,
         "max_sessions": 64,
-        "max_request_rate_hz": 0.0,  # these clients ask as fast as they are answered
+        "max_request_rate_hz": 0.0,  # these clients send again once they are answered
         "decode_threads": max(1, (os.cpu_count() or 2) // 2),
         "gateway_port": port,
     }
@@ -138,7 +138,7 @@ def _ours(
         clients=clients or (*robots, "--images", str(setup.images), *_times(setup)),
         environment={
             "FASTDDS_DEFAULT_PROFILES_FILE": str(shipped("config", "dds", "one_machine.xml")),
-            "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT",  # the profile's: shared memory alone, whose datagrams are whole
+            "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT",  # as in the profile: shared memory alone, whose datagrams are whole
             "OMP_NUM_THREADS": "1",
         },
     )
@@ -157,7 +157,7 @@ def _catalogue(setup: Setup, takes_encoded: bool, image_px: int) -> str:
 
 
 def _profile(model_ms: float) -> str:
-    figures = ",".join([f"{max(model_ms, 1e-3):g}"] * 5)  # a profile knows no model that takes no time
+    figures = ",".join([f"{max(model_ms, 1e-3):g}"] * 5)  # a profile requires a positive time
     rows = [f"{MODEL},{GPU_TYPE},fixed,{size},1,{figures}" for size in (1, MAX_BATCH_SIZE)]
     return "\n".join(["model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms", *rows, ""])
 

@@ -1,1 +1,1 @@
-"""AURAS §6: its figures with the embedded policies."""
+"""Reproduction of AURAS §6: its figures with the embedded policies."""

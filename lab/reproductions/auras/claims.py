@@ -1,4 +1,4 @@
-"""What AURAS §6 claims, beside what was measured here."""
+"""Claims of AURAS §6, compared with the measurements here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _speedup(results: Measured, policy: Policy) -> float:
 
 
 def success(results: Measured, policy: Policy, mode: Mode) -> float:
-    """%"""
+    """Return the success in %."""
     return 100 * results.success(_of(policy, mode)).share
 
 
@@ -126,7 +126,7 @@ def _throughput() -> Iterator[_Row]:
 
 
 def _autoregressive() -> Iterator[_Row]:
-    """Of `rfm bench frames`."""
+    """Yield the claims on `rfm bench frames`."""
 
     def fastest(results: Measured) -> Framed:
         return max(results.framed[1:], key=lambda way: way.speedup)
@@ -175,7 +175,7 @@ def _tuning() -> Iterator[_Row]:
         return success(results, DIFFUSION100, auras(SKEWED, alpha=ALPHAS[-1])) - success(results, DIFFUSION100, auras(SKEWED))
 
     def growth(results: Measured, perception: bool) -> float:
-        """Speedup with the largest over that with the smallest network."""
+        """Return the speedup with the largest network over that with the smallest."""
         ends = [scaled(scale, perception=perception) for scale in (SCALES[0], SCALES[-1])]
         small, large = (results.speedup(_of(p, best(p))) for p in ends)
         return large / small

@@ -1,4 +1,4 @@
-"""Times and success of points: the policies, built and run. PyTorch and Meta-World."""
+"""Experiment runner: it builds the policies, and measures times and success of points. It needs PyTorch and Meta-World."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from ros2_rfm_serving.worlds.rounds import Blind
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     episodes: int
-    """Per point, over all tasks."""
+    """Episodes per point, over all tasks."""
     answers: int
-    """That are timed, per point."""
+    """Timed answers per point."""
     seconds: float
-    """After which a timing ends with fewer."""
+    """Time after which a timing ends with fewer answers."""
     rounds: int = 3
-    """Of timing."""
+    """Rounds of timing."""
     noise: float = 0.0
-    """On executed actions."""
+    """Noise on executed actions."""
 
 
 class Laboratory:
-    """One process, PyTorch on one thread, all of it on one core."""
+    """Experiment runner in one process, with PyTorch on one thread and everything on one core."""
 
     def __init__(self, models: Path, effort: Effort) -> None:
         torch.set_num_threads(1)
@@ -54,7 +54,7 @@ class Laboratory:
         self._executed = cache(self._build)
 
     def time(self, point: Point, measured: Measured) -> Timing:
-        """The round with the median throughput; beside each, SEQ. Raises: `ModelError`."""
+        """Return the round with the median throughput; SEQ is timed beside each. Raises: `ModelError`."""
         beside = aligned(point)
         frame_s = measured.timing(beside).interval_s if beside else 0.0
         policy, effort = self._executed(point.policy), self._effort

@@ -1,4 +1,4 @@
-"""What was measured so far, in one file, which a run that was interrupted goes on from."""
+"""Measurements so far, in one file, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Success:
     episodes: int
     successes: int
     steps: float
-    """Control steps, mean of the successful episodes."""
+    """Mean control steps of the successful episodes."""
     idle_steps: float
-    """Without a row to execute, mean."""
+    """Mean control steps without a chunk step to execute."""
 
     @property
     def share(self) -> float:
@@ -33,13 +33,13 @@ class Success:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, Wilson's."""
+        """Return the 95 % interval (Wilson's)."""
         return wilson_interval(self.successes, self.episodes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framed:
-    """An execution of the autoregressive policy, as `rfm bench frames` says it."""
+    """Execution mode of the autoregressive policy, as `rfm bench frames` reports it."""
 
     name: str
     speedups: tuple[float, ...]
@@ -52,17 +52,17 @@ class Framed:
 
     @property
     def success(self) -> float:
-        """Raises: `KeyError` when no episodes were run."""
+        """Return the share of successes. Raises: `KeyError` when no episodes were run."""
         if not self.episodes:
             raise KeyError(self.name)
         return self.successes / self.episodes
 
 
 class _Ways(tuple[Framed, ...]):
-    """The first is SEQ."""
+    """Execution modes; the first is SEQ."""
 
     def __getitem__(self, index: Any) -> Any:
-        """Raises: `KeyError` when it was not measured."""
+        """Return a mode. Raises: `KeyError` when it was not measured."""
         if not self:
             raise KeyError("frames")
         return super().__getitem__(index)
@@ -72,32 +72,32 @@ class _Ways(tuple[Framed, ...]):
 class Measured:
     machine: dict[str, str] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
-    """By point."""
+    """Point -> timing."""
     successes: dict[str, Success] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
-    """Of the run: episodes, seed."""
+    """Parameters of the run: episodes, seed."""
     framed: tuple[Framed, ...] = _Ways()
-    """The autoregressive policy, SEQ first; from another file."""
+    """Modes of the autoregressive policy, SEQ first; from another file."""
 
     def timing(self, point: Point) -> Timing:
-        """Raises: `KeyError` when it was not measured."""
+        """Return the timing of a point. Raises: `KeyError` when it was not measured."""
         return self.timings[str(point.timed)]
 
     def success(self, point: Point) -> Success:
-        """Raises: `KeyError` when it was not run."""
+        """Return the success of a point. Raises: `KeyError` when it was not run."""
         return self.successes[str(point)]
 
     def speedup(self, point: Point) -> float:
-        """Of the throughput, over the same policy one after the other."""
+        """Return the throughput over that of the same policy in mode SEQ."""
         return self.timing(point).speedup
 
     def step_s(self, point: Point) -> float:
-        """One control step, so that one sequential inference takes as many as it is to take."""
+        """Return the duration of one control step for which one sequential inference takes the point's number of steps."""
         return self.timing(point.base).interval_s / point.period_steps
 
 
 def load(file: Path) -> Measured:
-    """Empty where there is no file. Raises: `ConfigurationError`."""
+    """Load measurements; they are empty where there is no file. Raises: `ConfigurationError`."""
     if not file.exists():
         return Measured()
     try:
@@ -114,7 +114,7 @@ def load(file: Path) -> Measured:
 
 
 def load_framed(file: Path) -> tuple[Framed, ...]:
-    """What `rfm bench frames --json` wrote; nothing where there is no file. Raises: `ConfigurationError`."""
+    """Load the output of `rfm bench frames --json`; it is empty where there is no file. Raises: `ConfigurationError`."""
     if not file.exists():
         return _Ways()
     try:
@@ -138,7 +138,7 @@ def save(measured: Measured, file: Path) -> None:
 
 
 def missing(measured: Measured, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-    """To be timed, each after what it is compared with; and to be run in worlds."""
+    """Return points to be timed, each after the point that it is compared with, and points to be run in worlds."""
     needed = [other for p in points for other in (p.base, p.timed, aligned(p)) if other is not None]
     timed = [p for p in in_order(dict.fromkeys(needed)) if str(p) not in measured.timings]
     return timed, [p for p in dict.fromkeys(points) if p.succeeds and str(p) not in measured.successes]

@@ -1,4 +1,4 @@
-"""The page of `rfm reproduce auras`: what was done, and every claim of the paper beside ours."""
+"""Page of `rfm reproduce auras`: the setup, and every claim of the paper beside our result."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Points = Sequence[Point]
 
 
 def draw(figure: str, results: Measured, out: Path) -> None:
-    """What of it was measured."""
+    """Draw the measured part of a figure."""
     file = out / f"figure{figure}.png"
     points = [p for p in points_of(figure) if str(p.timed) in results.timings]
     try:

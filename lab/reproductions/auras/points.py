@@ -1,4 +1,4 @@
-"""What AURAS' figures show: a figure is a set of points; each is timed here and, where success matters, run in worlds."""
+"""Points of AURAS' figures: each is timed here and, where success matters, run in worlds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PERIOD_STEPS = 4
 """Control steps of one sequential inference: the period at which SEQ just keeps up with the robot."""
 WORKERS = (1, 2, 4, 8)
 DEGREES = (1, 2, 4, 8, 16)
-"""Of generation, Figures 11 and 12."""
+"""Degrees of generation in Figures 11 and 12."""
 STALE_DEGREES = (1, 2, 3, 4, 6)
-"""Figure 5."""
+"""Degrees in Figure 5."""
 PERCEPTION_DEGREES = (1, 2, 4)
 ALPHAS = (0.0, 0.5, 1.0)
 SKEWED = 5
@@ -22,7 +22,7 @@ SCALES = (0.5, 1.0, 2.0, 4.0)
 ITERATIONS = (5, 10, 20, 40, 70, 100)
 OFFSETS = (0, -1)
 PERIODS = (8.0,)
-"""Of the figure that is not in the paper; `PERIOD_STEPS` is in Figure 10."""
+"""Periods of the figure that is not in the paper; `PERIOD_STEPS` is in Figure 10."""
 GRID = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (2, 8))
 """Degrees of perception and generation in Figure 16."""
 
@@ -32,11 +32,11 @@ class Policy:
     bundle: str
     num_steps: int
     perception_scale: float = 1.0
-    """Of the depth of the context's network; anything but 1: with random weights, which are as fast."""
+    """Relative depth of the context's network; values other than 1 have random weights, which are as fast."""
     generation_scale: float = 1.0
-    """Of the depth of the head."""
+    """Relative depth of the head."""
     traced: bool = False
-    """Its networks run as traced graphs, as they are served; else as PyTorch runs them."""
+    """Whether its networks run as traced graphs, as they are served; otherwise they run as plain PyTorch."""
 
     def __str__(self) -> str:
         name = self.bundle.removeprefix("metaworld_")
@@ -53,8 +53,7 @@ DIFFUSION40 = Policy(bundle="metaworld_diffusion", num_steps=40)
 DIFFUSION100 = Policy(bundle="metaworld_diffusion", num_steps=100)
 POLICIES = (FLOW5, FLOW10, DIFFUSION40, DIFFUSION100)
 DEPTH = 8
-"""Stages of generation that AURAS has in Figure 10, or as many as there are steps: what 40 steps bear without a loss of success
-(Figure 12)."""
+"""Most stages of generation of AURAS in Figure 10: 40 steps allow that many without a loss of success (Figure 12)."""
 PARALLEL = 4
 """Workers of PAR in Figure 10."""
 
@@ -64,10 +63,10 @@ class Point:
     policy: Policy
     mode: Mode
     stale: int = 0
-    """Figure 5: an answer per sequential inference, on an observation that is so many of them old; 0: as it is."""
+    """Figure 5: age of the observation in sequential inferences, with one answer per inference; 0: as it is."""
     period_steps: float = PERIOD_STEPS
     succeeds: bool = False
-    """It is run in worlds, too."""
+    """Whether it is run in worlds, too."""
 
     def __str__(self) -> str:
         stale = f", {self.stale} old" if self.stale else ""
@@ -76,22 +75,22 @@ class Point:
 
     @property
     def timed(self) -> Point:
-        """What of it is timed, which points share."""
+        """Return the point whose timing is used, which several points share."""
         return Point(policy=self.policy, mode=SEQ if self.stale else self.mode)
 
     @property
     def base(self) -> Point:
-        """The same policy one after the other: the yardstick, and the clock of the robot."""
+        """Return the same policy in mode SEQ: the reference, and the clock of the robot."""
         return Point(policy=self.policy, mode=SEQ)
 
 
 def best(policy: Policy) -> Mode:
-    """Of AURAS, in Figure 10."""
+    """Return the mode of AURAS in Figure 10."""
     return auras(min(DEPTH, policy.num_steps))
 
 
 def scaled(scale: float, *, perception: bool) -> Policy:
-    """Figure 14's: one of the two networks so many times as deep."""
+    """Return the policy of Figure 14 with one of the two networks scaled in depth."""
     return replace(DIFFUSION40, perception_scale=scale) if perception else replace(DIFFUSION40, generation_scale=scale)
 
 
@@ -164,10 +163,10 @@ FIGURES = tuple(_POINTS)
 
 
 def in_order(points: Iterable[Point]) -> list[Point]:
-    """Before PAR comes what it is aligned with."""
+    """Sort points so that PAR comes after the point that it is aligned with."""
     return sorted(points, key=lambda point: (point.mode != SEQ, point.mode.kind is Kind.PAR))
 
 
 def aligned(point: Point) -> Point | None:
-    """Whose frame is the interval of this point's observations (§6.1): AURAS', of PAR."""
+    """Return the point whose frame is the interval of observations (§6.1): AURAS' for PAR."""
     return Point(policy=point.policy, mode=best(point.policy)) if point.mode.kind is Kind.PAR else None

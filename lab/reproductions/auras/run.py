@@ -48,7 +48,7 @@ def auras(
     """
     if figure not in (*FIGURES, "all"):
         raise ConfigurationError(f"there is no {figure!r}", key="--figure", fix=did_you_mean(figure, (*FIGURES, "all")))
-    require_matplotlib()  # what would spoil the end of a long run is said at its beginning
+    require_matplotlib()  # errors at the end of a long run are found at its beginning
     from lab.reproductions.auras import data as tables
     from lab.reproductions.auras import plots
     from lab.reproductions.auras.claims import claims_of
@@ -74,7 +74,7 @@ def auras(
 
 
 def _laboratory(models: Path, episodes: int, noise: float, quick: bool) -> Laboratory:
-    """Raises: `ConfigurationError` without PyTorch or Meta-World."""
+    """Return the experiment runner. Raises: `ConfigurationError` without PyTorch or Meta-World."""
     try:
         from lab.reproductions.auras.laboratory import Effort, Laboratory
     except ImportError as error:
@@ -85,7 +85,7 @@ def _laboratory(models: Path, episodes: int, noise: float, quick: bool) -> Labor
 
 
 def _remember(results: Measured, episodes: int, noise: float, file: Path) -> None:
-    """Raises: `ConfigurationError` when what is there was measured with other parameters."""
+    """Record the parameters. Raises: `ConfigurationError` when the present measurements have other ones."""
     own = {"episodes": str(episodes), "noise": f"{noise:g}"}
     if results.parameters and results.parameters != own:
         raise ConfigurationError(f"was measured with {results.parameters}, not {own}", file=str(file), fix=ANEW)
@@ -93,14 +93,14 @@ def _remember(results: Measured, episodes: int, noise: float, file: Path) -> Non
 
 
 def _machine(results: Measured, file: Path) -> dict[str, str]:
-    """Where, and beside how much else, times are measured. Raises: `ConfigurationError` when others were on another machine."""
+    """Return the machine and its load for timings. Raises: `ConfigurationError` when present ones are from another machine."""
     if results.timings and (theirs := results.machine.get("processor")) != processor():
         raise ConfigurationError(f"was timed on {theirs}, not {processor()}", file=str(file), fix=ANEW)
     return this_machine()
 
 
 def _measure(points: Iterable[Point], results: Measured, laboratory: Laboratory, file: Path) -> None:
-    """Timings first, then episodes, with a bar, on stderr. What is measured is kept at once."""
+    """Measure timings first, then episodes, with a progress bar on stderr. Each result is saved at once."""
     from lab.reproductions.auras.measured import missing, save
 
     timed, run = missing(results, list(points))

@@ -1,1 +1,1 @@
-"""Kairos §4."""
+"""Reproduction of Kairos §5."""

@@ -1,4 +1,4 @@
-"""What Kairos §5 claims, beside what its replay gives here, by workload; and what our policies promise on the same traces."""
+"""Claims of Kairos §5, compared with replays by workload, and promises of our policies on the same traces."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ STATISTICS: Mapping[str, str] = {"mean_s": "mean", "p25_s": "P25", "p95_s": "P95
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """All that was run."""
+    """All results."""
 
     recorded: Mapping[str, Recorded]
-    """By workload."""
+    """Workload -> recordings."""
     runs: Mapping[Point, Run]
 
     def of(self, workload: str) -> Of:
@@ -40,7 +40,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Of:
-    """One workload's."""
+    """Results of one workload."""
 
     workload: str
     results: Results
@@ -50,31 +50,31 @@ class Of:
         return self.results.recorded[self.workload]
 
     def cells(self, noise: float = 0.0) -> list[Cell]:
-        """Of the sweep. Raises: `KeyError` when there are none."""
+        """Return the cells of the sweep. Raises: `KeyError` when there are none."""
         cells = [cell for cell in self.recorded.cells if cell.noise == noise]
         if not cells:
             raise KeyError(noise)
         return cells
 
     def run(self, horizon: str, dispatch: str, load: float = TOP, **changes: object) -> Run:
-        """Raises: `KeyError` when it was not run."""
+        """Return a run. Raises: `KeyError` when it was not run."""
         point = Point(workload=self.workload, horizon=horizon, dispatch=dispatch, load=load)
         return self.results.runs[replace(point, **changes)]  # type: ignore[arg-type]
 
     def kairos(self, **changes: object) -> Run:
-        """At the highest rate, changed."""
+        """Return the run of Kairos at the highest rate, with changes."""
         return self.run("confidence", "wait_ratio", **changes)  # type: ignore[arg-type]
 
     def fleet(self, horizon: str, dispatch: str, robots: int) -> Run:
         return self.run(horizon, dispatch, 0.0, robots=robots)
 
     def gain(self, horizon: str, dispatch: str, load: float = TOP, statistic: str = "mean_s", over: str = "fifo") -> float:
-        """Latency below that of static horizons and `over`, %."""
+        """Return how far the latency is below that of static horizons with `over`, in %."""
         return reduction(self.run(horizon, dispatch, load), self.run("static", over, load), statistic)
 
 
 def reduction(ours: Run, theirs: Run, statistic: str = "mean_s") -> float:
-    """%"""
+    """Return the relative reduction in %."""
     return 100 * (1 - float(getattr(ours, statistic)) / float(getattr(theirs, statistic)))
 
 
@@ -85,7 +85,7 @@ SCHEDULERS = {"wait_ratio": "wait ratio", "balanced": "balanced (ours)"}
 
 
 def _table2(dispatch: str) -> Iterator[_Row]:
-    """The paper's figures are the lowest of its workloads: mean, P25, P95. Which part is on: both, the scheduler, the horizon."""
+    """Yield the claims of Table 2 for both parts and the scheduler alone; the paper's figures are the lowest of its workloads."""
     parts: tuple[tuple[str, tuple[str, str], tuple[float, float, float]], ...] = (
         (f"both, {SCHEDULERS[dispatch]}", ("confidence", dispatch), (31.8, 39.5, 22.2)),
         (f"the scheduler alone, {SCHEDULERS[dispatch]}", ("static", dispatch), (8.1, 21.1, 2.8)),
@@ -111,7 +111,7 @@ def _gain(horizon: str, dispatch: str, statistic: str = "mean_s", over: str = "f
 
 
 def _longer(of: Of) -> float:
-    """Mean executed horizon of the thresholds that were chosen over that of the static ones, tasks alike."""
+    """Return the mean executed horizon of the chosen thresholds over that of the static ones, with equal weights of tasks."""
     by_setting = {cell.setting: cell.horizon for cell in of.cells()}
 
     def mean(name: str) -> float:
@@ -131,7 +131,7 @@ def _widens(dispatch: str) -> Figure:
 
 
 def _past(dispatch: str) -> Figure:
-    """The least, at every rate past the peak."""
+    """Return the least gain at all rates from the peak on."""
     return lambda of: min(of.gain("confidence", dispatch, load) for load in (TOP, *BEYOND))
 
 
@@ -163,7 +163,7 @@ def _buckets(of: Of) -> float:
 
 
 def order_gains(of: Of, statistic: str) -> list[float]:
-    """Of the longest execution first inside a bucket, over first come, first served there: seed by seed, %."""
+    """Return the gains of the longest execution first in a bucket over first come, first served there, per seed, in %."""
     return [reduction(of.kairos(seed=seed), of.kairos(within="fifo", seed=seed), statistic) for seed in ORDER_SEEDS]
 
 
@@ -177,14 +177,14 @@ def _offloaded(of: Of) -> float:
 
 
 def _latency_over_bandwidth(of: Of) -> float:
-    """Spread of the mean over the latencies, over its spread over the bandwidths from 50 Mbit/s on."""
+    """Return the spread of the mean over the latencies, over its spread over the bandwidths from 50 Mbit/s on."""
     by_latency = [of.kairos(deployment="hybrid", wan_ms=wan_ms).mean_s for wan_ms in WAN_MS]
     by_bandwidth = [of.kairos(deployment="hybrid", wan_mbps=mbps).mean_s for mbps in WAN_MBPS if mbps >= 50.0]
     return (max(by_latency) - min(by_latency)) / max(max(by_bandwidth) - min(by_bandwidth), 1e-9)
 
 
 def _refetched(statistic: str) -> Figure:
-    """What newer observations change where the edge is just full and robots ask eight actions ahead, %."""
+    """Return the effect of newer observations where the edge is just full and robots request eight actions ahead, in %."""
     return lambda of: reduction(
         of.run("confidence", "wait_ratio", 1.0, lead_steps=8, refetch=True),
         of.run("confidence", "wait_ratio", 1.0, lead_steps=8),
@@ -229,7 +229,7 @@ PROMISED: tuple[_Row, ...] = (
 
 
 def claims_of(results: Results) -> dict[str, list[Claim]]:
-    """By workload: those for which everything was run."""
+    """Return workload -> claims for which everything was run."""
     found = {}
     for name in results.recorded:
         rows = (*PAPER, *PROMISED, *(SENSITIVITY if name == SENSITIVE else ()))
@@ -238,6 +238,6 @@ def claims_of(results: Results) -> dict[str, list[Claim]]:
 
 
 def count(claims: Mapping[str, Sequence[Claim]]) -> tuple[int, int]:
-    """Those that hold, of how many."""
+    """Return the number of claims that hold, and of all."""
     every = [claim for of in claims.values() for claim in of]
     return sum(claim.holds for claim in every), len(every)

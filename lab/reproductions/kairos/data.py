@@ -23,16 +23,16 @@ _PARSED: Mapping[str, Callable[[str], Any]] = {
     "bool": "True".__eq__,
     "int | None": lambda text: int(text) if text else None,
 }
-"""By the annotation of a field."""
+"""Parser by the annotation of a field."""
 
 
 def write(figure: str, results: Results, points: Iterable[Point], out: Path) -> None:
-    """points: of the figure."""
+    """Write the data of a figure. points: of the figure."""
     write_rows(out / f"figure{figure}.csv", _sweep_rows(results) if figure == "11" else _run_rows(results, points))
 
 
 def written(out: Path, figures: Iterable[str]) -> dict[Point, Run]:
-    """What `write` wrote, rounded as it is there: a page and its tables say the same."""
+    """Read the output of `write`, rounded as it is there, so that a page and its tables agree."""
     files = [out / f"figure{figure}.csv" for figure in figures if figure != "11"]
     rows = [row for file in files for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
     runs = [Run(point=Point(**_typed(Point, row)), **_typed(Run, row)) for row in rows]

@@ -17,9 +17,9 @@ from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 from ros2_rfm_serving.worlds.rounds import Job, blind_engine, run_rounds
 
 NUM_ARMS = 8
-"""At once: the engine's batch."""
+"""Number of concurrent arms: the engine's batch."""
 TRACE_SEEDS = 500_000
-"""Where the seeds of traces begin: none of the sweep's."""
+"""First seed of traces, beyond those of the sweep."""
 
 Arms = Callable[[str], Sequence[MetaworldArm]]
 
@@ -29,13 +29,13 @@ def arms_of(workload: Workload, task: str, num: int = NUM_ARMS) -> list[Metaworl
 
 
 def engine_of(workload: Workload, folder: Path) -> Engine:
-    """Raises: `ModelError`."""
+    """Load the workload's engine. Raises: `ModelError`."""
     options = BundleOptions(device="cpu", num_steps=workload.num_steps, noise_scale=workload.noise_scale)
     return load_embedded(f"rfm/{workload.model}", folder, options) if workload.sees else blind_engine(folder, options)
 
 
 def count(arms: Sequence[MetaworldArm], engine: Engine, begun: Cell, horizon: Horizon, num: int) -> Cell:
-    """What was begun goes on to `num` episodes, in scenes from 0 on."""
+    """Continue a cell to `num` episodes, in scenes from 0 on."""
     jobs = [Job(task=begun.task, seed=seed, horizon=horizon) for seed in range(begun.episodes, num)]
     ended = list(run_rounds(arms, engine, jobs, noise=begun.noise))
     return replace(
@@ -48,7 +48,7 @@ def count(arms: Sequence[MetaworldArm], engine: Engine, begun: Cell, horizon: Ho
 
 
 def record(arms: Sequence[MetaworldArm], engine: Engine, task: str, horizon: Horizon, seeds: Iterable[int]) -> Iterator[Trace]:
-    """In scenes that no sweep has."""
+    """Record traces in scenes that no sweep has."""
     jobs = [Job(task=task, seed=TRACE_SEEDS + seed, horizon=horizon) for seed in seeds]
     ended = sorted(run_rounds(arms, engine, jobs), key=lambda episode: episode.job.seed)
     for episode in ended:

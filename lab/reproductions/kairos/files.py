@@ -1,3 +1,3 @@
-"""Names of the recorded data."""
+"""Names of the recorded files."""
 
 SWEEP, TRACES = "sweep.csv", "traces.csv"

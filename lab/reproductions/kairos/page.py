@@ -1,4 +1,4 @@
-"""The page of `rfm reproduce kairos`: what was done, and every claim of the paper beside ours."""
+"""Page of `rfm reproduce kairos`: the setup, and every claim of the paper beside our result."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _claims(claims: Claims, figure: str) -> str:
-    """A row per claim, a column per workload."""
+    """Return a table with a row per claim and a column per workload."""
     found: dict[str, dict[str, Claim]] = {}
     for workload, of in claims.items():
         for claim in of:
@@ -147,7 +147,7 @@ def _claim(text: str, by_workload: Mapping[str, Claim], names: Sequence[str]) ->
 
 
 def _figure(claim: Claim) -> str:
-    """Rounded as `claims.csv` has it, and once more."""
+    """Return the figure, rounded as in `claims.csv` and once more."""
     ours = f"{float(f'{claim.ours:.6g}'):.3g}"
     return ours if claim.holds else f"**{ours}, no**"
 
@@ -164,7 +164,7 @@ def _sweep(results: Results) -> list[str]:
 
 
 def _online(results: Results) -> list[str]:
-    """Each part's own share, and every policy at the highest rate."""
+    """Return the tables of each part's share, and of every policy at the highest rate."""
     shares = [_shares(results.of(name), load) for name in results.recorded for load in (*LOADS, *BEYOND)]
     headings = ("workload", "load", "horizon", "wait ratio", "both", "scheduler adds", "balanced", "both", "stood still before")
     rows = [
@@ -204,7 +204,7 @@ def _without(of: Of, task: str) -> tuple[str, ...]:
 
 
 def _cut(of: Of, cut: int) -> tuple[str, ...]:
-    """What the scheduler alone gains where every round of the same episodes executes so much."""
+    """Return the gain of the scheduler alone where every round of the same episodes executes this number of steps."""
     base = of.run("static", "fifo", cut=cut)
     gains = []
     for dispatch in POLICIES[2:]:
@@ -285,4 +285,4 @@ def _refetch(results: Results) -> list[str]:
 
 
 TABLES = {"11": _sweep, "12": _online, "13": _in_flight, "14": _fleets, "16": _orders, "refetch": _refetch}
-"""Of a figure, beside its claims."""
+"""Tables of a figure beside its claims."""

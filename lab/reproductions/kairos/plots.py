@@ -118,7 +118,7 @@ def _fleets(results: Results) -> Any:
 
 
 def _systems(results: Results, field: str, label: str, apart: float) -> Any:
-    """One line each; `apart`: between their bars."""
+    """Draw one line per system. apart: distance of their bars."""
     figure, panels = _panels(results)
     for axis, of in panels:
         for number, (horizon, dispatch, color) in enumerate(SYSTEMS):
@@ -132,7 +132,7 @@ def _systems(results: Results, field: str, label: str, apart: float) -> Any:
 
 
 def _parts(results: Results) -> Any:
-    """Each part's own share, at every rate."""
+    """Draw each part's share at every rate."""
     figure, panels = _panels(results)
     for axis, of in panels:
         base = _series(results, Point(workload=of.workload, horizon="static", dispatch="fifo"), "load")
@@ -217,13 +217,13 @@ def _refetch(results: Results) -> Any:
 
 
 def _series(results: Results, like: Point, field: str) -> list[Run]:
-    """Runs that differ from `like` in one field alone, which they all have."""
+    """Return the runs that differ from `like` in this one field alone, which all of them have."""
     runs = [run for point, run in results.runs.items() if (x := getattr(point, field)) and point == replace(like, **{field: x})]
     return sorted(runs, key=lambda run: getattr(run.point, field))
 
 
 def _bars(axis: Any, runs: Iterable[tuple[float, Run]], label: str, color: str, style: str) -> None:
-    """Mean, and bars from P25 to P95, as in the paper."""
+    """Draw means with bars from P25 to P95, as in the paper."""
     at = list(runs)
     means = [run.mean_s for _, run in at]
     below = [max(0.0, run.mean_s - run.p25_s) for _, run in at]

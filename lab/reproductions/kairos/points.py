@@ -1,4 +1,4 @@
-"""The replays that Kairos' figures show: a figure is a set of points, a point is replayed with a few seeds and becomes a run."""
+"""Points of Kairos' figures: each is replayed with a few seeds and becomes a run."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from ros2_rfm_serving.dispatch.wait_ratio import BUCKETS, WaitRatio
 from ros2_rfm_serving.virtual_time.events import source
 
 LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
-"""Rates of arrival, as shares of what the edge can do of a workload with static horizons."""
+"""Arrival rates, as shares of the edge's capacity for a workload with static horizons."""
 TOP = LOADS[-1]
-"""Where the paper's tables stand: the highest rate."""
+"""Rate of the paper's tables: the highest."""
 BEYOND = (2.0, 3.0)
-"""Past the peak: more than it can do with any horizons."""
+"""Rates past the peak, beyond the capacity with any horizons."""
 FLEETS = (10, 50, 100)
 HORIZONS = ("static", "confidence")
 OTHER_HORIZONS = ("static_best", "curvature", "static_one", "confidence_one")
 POLICIES = ("fifo", "least_attained", "wait_ratio", "balanced")
 CORNERS = (("static", "fifo"), ("confidence", "fifo"), ("static", "wait_ratio"), ("confidence", "wait_ratio"))
-"""Neither, the horizon alone, the scheduler alone, both."""
+"""Neither part, the horizon alone, the scheduler alone, both."""
 DEPLOYMENTS = ("edge", "cloud", "hybrid")
 IN_FLIGHT = (1, 2, 3, 4)
 CUTS = (4, 8, 12, 24)
-"""Steps of every round of the same episodes, cut anew."""
+"""Steps of every round of the same episodes when they are cut anew."""
 NO_QUICKER, FAR_BEYOND = 1.0, 4.0
-"""A cloud that takes as long as the edge; and a rate of arrival that fills a quick one."""
+"""Relative batch time of a cloud as slow as the edge; and an arrival rate that fills a fast cloud."""
 BUCKET_COUNTS = (2, 5, BUCKETS, 20, 0)
-"""0: no buckets, the wait ratio itself."""
+"""Numbers of buckets; 0: none, the wait ratio itself."""
 WAN_MS, WAN_MBPS = (20.0, 50.0, 100.0, 150.0, 200.0), (10.0, 50.0, 100.0, 500.0, 1000.0)
 LEADS, REFETCH_S = (2, 8), 0.05
-"""Actions that are left when a robot asks; and the age from which on an observation is asked for again."""
+"""Actions that are left when a robot sends a request; and age from which on an observation is requested again."""
 RATE_HZ, SLO_S = 30.0, 0.5
-"""30 Hz as in the paper; asking two steps ahead hides the inference of a request that finds the edge idle."""
+"""Control rate as in the paper, and SLO; a request two steps ahead hides the inference on an idle edge."""
 TENTHS = 10
 ORDERS, ORDER_SEEDS = ("longest", "fifo"), tuple(range(20))
-"""Of requests inside a bucket; and seeds that say how sure a difference between the two is."""
+"""Orders of requests in a bucket; and seeds for the confidence of a difference between the two."""
 SENSITIVE = "flow"
-"""The workload of the figures that change one part alone (Kairos §5.5)."""
+"""Workload of the figures that change one part alone (Kairos §5.5)."""
 FIGURES = ("12", "13", "14", "15", "16", "17", "refetch")
 
 
@@ -65,7 +65,7 @@ FIGURES = ("12", "13", "14", "15", "16", "17", "refetch")
 class Point:
     workload: str
     horizon: str
-    """By the name that `sweep.chosen` gives it."""
+    """Name of the horizon in `sweep.chosen`."""
     dispatch: str
     load: float = 0.0
     robots: int = 0
@@ -75,37 +75,37 @@ class Point:
     wan_mbps: float = 1000.0
     buckets: int = BUCKETS
     within: str = "longest"
-    """Order inside a bucket: `longest` execution first, or `fifo`."""
+    """Order in a bucket: `longest` execution first, or `fifo`."""
     lead_steps: int = LEADS[0]
     refetch: bool = False
     without: str = ""
-    """A task that is left out."""
+    """Task that is left out."""
     cut: int = 0
-    """Steps that every round executes, the last one of an episode excepted; 0: as recorded."""
+    """Steps that every round executes, except the last one of an episode; 0: as recorded."""
     cloud_time: float = CLOUD_TIME
-    """Of a batch in the cloud, over the edge's."""
+    """Time of a batch in the cloud relative to the edge's."""
     succeeding: bool = False
-    """Only scenes that succeed with every horizon."""
+    """Whether only scenes count that succeed with every horizon."""
     seed: int | None = None
-    """In place of those that all points share."""
+    """Seed in place of those that all points share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all points share."""
+    """Parameters that all points share."""
 
     num_tasks: int
-    """Per seed."""
+    """Tasks per seed."""
     seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Over all tasks of all seeds."""
+    """Results over all tasks of all seeds."""
 
     point: Point
     rate_hz: float
-    """Of arriving tasks; 0: a fleet."""
+    """Rate of arriving tasks; 0: a fleet."""
     mean_s: float
     p25_s: float
     p95_s: float
@@ -113,33 +113,33 @@ class Run:
     """Share of requests answered within their SLO."""
     success: float
     requests: float
-    """Per task."""
+    """Requests per task."""
     stalled: float
     """Share of the tasks' time that robots stood still, after their first action."""
     batch: float
     offloaded: float
     """Share of requests that ran in the cloud, beside an edge."""
     busy: float
-    """Share of time that the first engine was."""
+    """Share of time that the first engine was busy."""
     age_ms: float
-    """Of an observation when its batch began, mean."""
+    """Mean age of an observation when its batch began."""
     moved_steps: float
-    """That the robot had executed since, mean."""
+    """Mean steps that the robot had executed since the observation."""
     steps: float
-    """Executed per task."""
+    """Executed steps per task."""
     first_wait_s: float
-    """From a task's first request to its reply, mean; and from the others."""
+    """Mean wait of a task's first request; the next field has that of the others."""
     later_wait_s: float
     slow_requests: float
-    """Of the tenth of the tasks that took longest, per task; and of all others."""
+    """Requests per task of the slowest tenth of the tasks; the next field has that of all others."""
     other_requests: float
     slow_steps: float
-    """Executed per round by that tenth; and by all others."""
+    """Executed steps per round of that tenth; the next field has that of all others."""
     other_steps: float
 
 
 def points_of(figure: str, workload: str, loads: Sequence[float], fleets: Sequence[int]) -> Iterator[Point]:
-    """loads: the last stands for the highest rate."""
+    """Yield the points of a figure. loads: the last one is the highest rate."""
     kairos = Point(workload=workload, horizon="confidence", dispatch="wait_ratio", load=loads[-1])
     if figure == "12":
         for load, horizon, policy in product((*loads, *BEYOND), HORIZONS, POLICIES):
@@ -182,12 +182,12 @@ def _sensitivity(figure: str, kairos: Point, loads: Sequence[float]) -> Iterator
 
 
 def capacity_hz(recorded: Recorded) -> float:
-    """Tasks per second that the edge can do with static horizons and full batches."""
+    """Return the tasks per second that the edge can serve with static horizons and full batches."""
     return MAX_BATCH_SIZE / EDGE.mean_s(MAX_BATCH_SIZE) / recorded.requests()
 
 
 def run(point: Point, recorded: Recorded, setting: Setting) -> Run:
-    """The same seeds give the same tasks in the same order, whatever the horizon."""
+    """Replay a point. The same seeds give the same tasks in the same order, whatever the horizon."""
     recorded = recorded.only(point.without, point.cut, point.succeeding)
     by_scene, rate_hz = recorded.traces[point.horizon], point.load * capacity_hz(recorded)
     seeds = setting.seeds if point.seed is None else (point.seed,)
@@ -198,7 +198,7 @@ def run(point: Point, recorded: Recorded, setting: Setting) -> Run:
 
 
 def _drawn(by_scene: Mapping[Scene, Trace], num: int, seed: int) -> list[Trace]:
-    """With replacement (Kairos §5.1)."""
+    """Draw traces with replacement (Kairos §5.1)."""
     rng, scenes = source(seed, "tasks"), sorted(by_scene)
     return [by_scene[rng.choice(scenes)] for _ in range(num)]
 
@@ -223,14 +223,14 @@ def _variant(point: Point) -> Callable[[], DispatchPolicy] | None:
 
 
 class FirstComeWithin(WaitRatio):
-    """Without the order inside a bucket (Fig. 16)."""
+    """Wait ratio without the order in a bucket (Fig. 16)."""
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         return sorted(waiting, key=lambda w: (-self.bucket(w.history.wait_ratio(now_s), w.history.skipped), w.since_s))
 
 
 def _per(outcomes: Sequence[Outcome]) -> tuple[float, float]:
-    """Requests of a task, steps of a round."""
+    """Return the requests per task and the steps per round."""
     rounds = sum(len(outcome.trace.executed) for outcome in outcomes)
     return rounds / max(1, len(outcomes)), sum(outcome.trace.steps for outcome in outcomes) / max(1, rounds)
 

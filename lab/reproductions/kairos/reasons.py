@@ -1,4 +1,4 @@
-"""Tables of Kairos' page that say why a claim fails: rows by what was recorded and replayed."""
+"""Tables of Kairos' page that explain failing claims, from recordings and replays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.reproductions.kairos.points import CORNERS, FLEETS, HORIZONS, LOADS, OR
 
 Row = tuple[str, ...]
 STUDENT = 2.093
-"""Of 95 % with 19 degrees of freedom: one less than seeds."""
+"""Student's t of 95 % with 19 degrees of freedom: one less than seeds."""
 ASKED = ("workload", "horizon", "steps a task", "requests a task", "steps a round", "success")
 SUCCEEDING = ("workload", "horizon", "dispatch", "below FIFO: all", "no failure", "below least attained: all", "no failure")
 WAITS = ("workload", "horizon", "dispatch", "first request waits (s)", "a later one", "P25 (s)", "P25 with an idle edge")
@@ -22,7 +22,7 @@ ORDER = ("longest first against first come, both in the bucket", "less, %")
 
 
 def asked(of: Of) -> Iterator[Row]:
-    """Of the replayed scenes: no replay changes it."""
+    """Yield the requests of the replayed scenes, which no replay changes."""
     for name, by_scene in of.recorded.traces.items():
         traces = list(by_scene.values())
         steps, rounds = sum(t.steps for t in traces), sum(len(t.executed) for t in traces)
@@ -31,7 +31,7 @@ def asked(of: Of) -> Iterator[Row]:
 
 
 def succeeding(of: Of) -> Iterator[Row]:
-    """At the highest rate, all scenes, and those that succeed with every horizon: below FIFO, and below least attained."""
+    """Yield reductions at the highest rate below FIFO and least attained, over all scenes and those that always succeed."""
     for horizon, dispatch in product(HORIZONS, ("fifo", *POLICIES[2:])):
         told = [
             _reductions(of.run(horizon, dispatch, succeeding=only), of.run("static", base, succeeding=only))
@@ -46,7 +46,7 @@ def _reductions(run: Run, base: Run) -> str:
 
 
 def waits(of: Of) -> Iterator[Row]:
-    """At the highest rate; `idle`: what P25 comes to where nobody waits for others."""
+    """Yield waits at the highest rate, with P25 on an idle edge, where no task waits for others."""
     for horizon in HORIZONS:
         idle_s = of.run(horizon, "fifo", LOADS[0]).p25_s
         for dispatch in POLICIES:
@@ -56,7 +56,7 @@ def waits(of: Of) -> Iterator[Row]:
 
 
 def fleets(of: Of) -> Iterator[Row]:
-    """By first come, first served: static horizons, dynamic ones."""
+    """Yield results of fleets by first come, first served: static horizons, then dynamic ones."""
     for robots in FLEETS:
         runs = [of.fleet(horizon, "fifo", robots) for horizon in HORIZONS]
         yield (
@@ -75,7 +75,7 @@ def _both(figures: Iterator[str]) -> str:
 
 
 def orders(of: Of) -> Iterator[Row]:
-    """Of `ORDER_SEEDS` replays each, paired by seed; and of whom P95 is."""
+    """Yield the gains over `ORDER_SEEDS` replays, paired by seed."""
     for statistic, name in STATISTICS.items():
         gains = np.array(order_gains(of, statistic))
         error = STUDENT * gains.std(ddof=1) / math.sqrt(len(gains))

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.types import Horizon
 
 NOISE = 0.3
-"""Standard deviation of what is added to the executed actions in the disturbed sweep, full scale 1."""
+"""Standard deviation of the noise on executed actions in the disturbed sweep, full scale 1."""
 
 BLOCK = 20
-"""Episodes of every setting after which all of them have the next ones: what is there can be looked at before all is."""
+"""Episodes per block: all settings finish one block before the next, so that partial results can be compared."""
 MOST_TRACES = 40
-"""Per task and setting."""
+"""Largest number of traces per task and setting."""
 T = TypeVar("T")
 
 
 def record_into(folder: Path, workload: Workload, episodes: int, models: Path | None = None) -> None:
-    """Sweep and traces, what is there already left out: an interrupted recording goes on, and a finished one grows.
+    """Record sweep and traces without repeating present ones: an interrupted recording continues, and a finished one grows.
 
-    models: where the workload's bundle is; None: the shipped ones. Raises: `ConfigurationError` without Meta-World.
+    models: folder with the workload's bundle; None: the shipped ones. Raises: `ConfigurationError` without Meta-World.
     """
     try:
         import torch
@@ -57,7 +57,7 @@ def record_into(folder: Path, workload: Workload, episodes: int, models: Path | 
 
 
 def _sweep(workload: Workload, engine: Engine, arms: Arms, file: Path, episodes: int) -> list[Cell]:
-    """Task by task; each cell is written when it is counted."""
+    """Count cells task by task; each one is written when it is counted."""
     from lab.reproductions.kairos.episodes import count
     from lab.reproductions.kairos.sweep import Cell, load_cells, value_of
 
@@ -73,7 +73,7 @@ def _sweep(workload: Workload, engine: Engine, arms: Arms, file: Path, episodes:
 
 
 def _settings(workload: Workload, episodes: int) -> list[tuple[float, Horizon, int]]:
-    """(noise, horizon, episodes)"""
+    """Return (noise, horizon, episodes) per setting."""
     settings = [(0.0, horizon, episodes) for horizon in workload.settings()]
     if workload.disturbed:
         num = max(1, round(workload.disturbed * episodes))
@@ -82,7 +82,7 @@ def _settings(workload: Workload, episodes: int) -> list[tuple[float, Horizon, i
 
 
 def _traces(workload: Workload, engine: Engine, arms: Arms, file: Path, cells: list[Cell], num: int) -> None:
-    """Of every setting that is chosen by now, under whatever name; those of others go."""
+    """Record traces of every setting that is chosen by now, under any name; those of others are removed."""
     from lab.reproductions.kairos.episodes import record
     from lab.reproductions.kairos.sweep import chosen, recording, value_of
     from lab.reproductions.kairos.traces import load_traces, write_traces

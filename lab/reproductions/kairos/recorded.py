@@ -1,4 +1,4 @@
-"""What was recorded of a workload, by the names under which horizons are compared."""
+"""Recordings of a workload, by the names under which horizons are compared."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.types import Horizon
 
 Scene = tuple[str, int]
-"""Task and seed"""
+"""Task and seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     workload: Workload
     cells: Sequence[Cell]
-    """Of the sweep, disturbed ones too."""
+    """Cells of the sweep, including disturbed ones."""
     horizons: Mapping[str, Mapping[str, Horizon]]
-    """By name and task, as the sweep says."""
+    """Name -> task -> horizon, as the sweep chooses it."""
     traces: Mapping[str, Mapping[Scene, Trace]]
-    """By the same name: the same scenes under each."""
+    """Name -> traces of the same scenes."""
 
     def only(self, without: str = "", cut: int = 0, succeeding: bool = False) -> Recorded:
-        """`without`: but for this task; `cut`: with this horizon in place of theirs; `succeeding`: scenes that succeed under every
-        name.
-        """
+        """Return a part of the recordings. without: task to leave out; cut: horizon in place of theirs; succeeding: only scenes
+        that succeed under every name."""
         some = next(iter(self.traces.values()))
         failing = {scene for by_scene in self.traces.values() for scene, trace in by_scene.items() if not trace.success}
         scenes = [scene for scene in some if scene[0] != without and not (succeeding and scene in failing)]
@@ -44,16 +43,16 @@ class Recorded:
         return replace(self, traces=traces)
 
     def requests(self, name: str = "static") -> float:
-        """Of a task on average."""
+        """Return the mean number of requests of a task."""
         return float(self._rounds(name).mean())
 
     def spread(self) -> float:
-        """Of the tasks' numbers of requests with static horizons: standard deviation over mean."""
+        """Return standard deviation over mean of the tasks' numbers of requests with static horizons."""
         rounds = self._rounds("static")
         return float(rounds.std() / rounds.mean())
 
     def lowest(self) -> float:
-        """Number of requests that a quarter of the tasks does not exceed, over the mean, with static horizons."""
+        """Return the number of requests that a quarter of the tasks does not exceed, over the mean, with static horizons."""
         rounds = self._rounds("static")
         return float(np.percentile(rounds, 25) / rounds.mean())
 
@@ -62,7 +61,7 @@ class Recorded:
 
 
 def load(workload: Workload, folder: Path) -> Recorded:
-    """Raises: `ConfigurationError`."""
+    """Load the recordings. Raises: `ConfigurationError`."""
     cells = with_whole_chunks(load_cells(folder / SWEEP))
     horizons = chosen(workload, (cell for cell in cells if not cell.noise))
     under = {name: {task: recording(workload, horizon) for task, horizon in of.items()} for name, of in horizons.items()}
@@ -71,7 +70,7 @@ def load(workload: Workload, folder: Path) -> Recorded:
 
 
 def named(traces: Sequence[Trace], horizons: Mapping[str, Mapping[str, Horizon]], file: Path) -> dict[str, dict[Scene, Trace]]:
-    """Only scenes that were recorded with all of a task's horizons. Raises: `ConfigurationError`."""
+    """Return name -> traces of scenes that were recorded with all of a task's horizons. Raises: `ConfigurationError`."""
     by_setting: dict[tuple[str, str, float], dict[int, Trace]] = {}
     for trace in traces:
         by_setting.setdefault((trace.task, trace.policy, trace.value), {})[trace.seed] = trace

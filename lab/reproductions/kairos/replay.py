@@ -1,4 +1,4 @@
-"""Kairos §5 in virtual time: trace robots before the model server of the live body, whose engines spend time by service laws."""
+"""Kairos §5 in virtual time: trace robots in front of the live model server, whose engines spend time by service laws."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ EDGE = FixedService(base_s=0.037, per_row_s=0.013, jitter=JITTER)
 """SmolVLA on an RTX A6000: 50 ms alone, as on an RTX 3060 (54.8 ms) and an RTX 5090 (49.6 ms; vla.cpp), growing with the batch as
 SGLang's pi0.5 does (52.4, 65.1, 91.9 and 147.4 ms at 1, 2, 4 and 8 rows)."""
 CLOUD_TIME = 0.5
-"""Of a batch on an A100 (80 GB), over the edge's, by the ratio of the two GPUs' dense 16-bit throughput (312 to 155 Tflop/s)."""
+"""Time of a batch on an A100 (80 GB) relative to the edge's, by the GPUs' dense 16-bit throughput (312 to 155 Tflop/s)."""
 WIFI_S = 0.0025
-"""Between a robot and the edge, one way."""
+"""One-way delay between a robot and the edge."""
 PAYLOAD_MB = 0.16
-"""Two JPEG images of 640 x 480 pixels: what an observation weighs on its way to the cloud."""
+"""Two JPEG images of 640 x 480 pixels: the size of an observation on its way to the cloud."""
 BATCHES_IN_FLIGHT = 2
-"""As a descriptor's `overflow` has it by default."""
+"""Default of a descriptor's `overflow`."""
 REFETCH_LOOKS = 4
-"""Within the age from which on an observation is stale, as a live server looks."""
+"""Polls within the age limit of an observation, as on a live server."""
 SESSIONS = 100_000
-"""More than there ever are."""
+"""Number of sessions that is never reached."""
 MODEL = "SmolVLA"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wan:
-    """From the edge to the cloud."""
+    """Network from the edge to the cloud."""
 
     latency_s: float = 0.1
-    """There and back."""
+    """Round trip."""
     bandwidth_mbps: float = 1000.0
 
     @property
@@ -53,26 +53,26 @@ class Wan:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Where the model runs, and how its requests are chosen."""
+    """Placement of the model, and dispatch of its requests."""
 
     dispatch: str = "fifo"
     policy: Callable[[], DispatchPolicy] | None = None
-    """Makes one in place of the policy of that name."""
+    """Factory of a policy in place of the named one."""
     batching: str = "saturation"
     refetch_after_s: float = math.inf
-    """Older observations are asked for again where that costs nothing."""
+    """Age from which on an observation is requested again where that costs no time."""
     edge: bool = True
     cloud: bool = False
     cloud_time: float = CLOUD_TIME
-    """Of a batch in the cloud, over the edge's."""
+    """Time of a batch in the cloud relative to the edge's."""
     wan: Wan = Wan()
     batches_in_flight: int = BATCHES_IN_FLIGHT
-    """To the cloud beside an edge."""
+    """Batches in flight to the cloud beside an edge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What the robots do. Either tasks arrive as a Poisson process, each with a robot of its own; or a fleet works through them."""
+    """Load by robots. Either tasks arrive as a Poisson process, each with a robot of its own; or a fleet works through them."""
 
     num_tasks: int
     rate_hz: float = 0.0
@@ -81,17 +81,17 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Of one replay."""
+    """Results of one replay."""
 
     outcomes: tuple[Outcome, ...]
-    """In the order in which the tasks were given."""
+    """Outcomes in the order of the tasks."""
     slo_s: float
     num_batches: int
     num_rows: int
     offloaded_rows: int
     refetched: int
     busy_s: float
-    """Of the first tier's engine."""
+    """Busy time of the first engine."""
     makespan_s: float
 
     @property
@@ -100,18 +100,18 @@ class Report:
 
     @property
     def attainment(self) -> float:
-        """Share of requests answered within the SLO."""
+        """Return the share of requests answered within the SLO."""
         waits_s = [wait_s for outcome in self.outcomes for wait_s in outcome.waits_s]
         return sum(wait_s <= self.slo_s for wait_s in waits_s) / len(waits_s)
 
 
 def cloud_law(time: float = CLOUD_TIME) -> FixedService:
-    """time: of a batch, over the edge's."""
+    """Return the service law of the cloud. time: of a batch, relative to the edge's."""
     return replace(EDGE, base_s=time * EDGE.base_s, per_row_s=time * EDGE.per_row_s)
 
 
 class _Engine:
-    """A service law in place of a GPU, compiled for every size: what a batch takes is written down instead of waited for."""
+    """Service law in place of a GPU, compiled for every size: the time of a batch is recorded instead of waited for."""
 
     def __init__(self, law: FixedService, seed: int) -> None:
         spec = EmulatedSpec(model=MODEL, batch_sizes=(MAX_BATCH_SIZE,))
@@ -124,13 +124,13 @@ class _Engine:
         self.spent_s = seconds
 
     def ends_s(self, begins_s: float) -> float:
-        """Of what it spent last; one batch after the other, where several are on their way to it."""
+        """Return when the last batch ends; several batches on their way to the engine run one after the other."""
         self._free_s = max(begins_s, self._free_s) + self.spent_s
         return self._free_s
 
 
 class TraceServer:
-    """The model server behind the robots' network (`Service`)."""
+    """Model server behind the robots' network (`Service`)."""
 
     def __init__(self, deployment: Deployment, events: Events, seed: int) -> None:
         self._events, self.way_s = events, WIFI_S
@@ -138,7 +138,7 @@ class TraceServer:
         self._engines = [_Engine(law, source(seed, "service", str(i)).getrandbits(32)) for i, law in enumerate(laws)]
         first, *others = self._engines
         self._round_trips_s = [0.0] + [deployment.wan.round_trip_s] * len(others)
-        if not deployment.edge:  # the cloud alone: everything goes there
+        if not deployment.edge:  # with the cloud alone, every request crosses the WAN
             self.way_s += deployment.wan.round_trip_s / 2
         config = ServerConfig(
             name="server_1",
@@ -188,7 +188,7 @@ class TraceServer:
             self._refetch()
 
     def _refetch(self) -> None:
-        """Again and again, while anybody waits."""
+        """Repeat refetching while any request waits."""
         now_s = self._events.now_s
         for request in self.server.refetches(now_s):
             self.refetched += 1
@@ -217,8 +217,9 @@ class TraceServer:
 
 
 def replay(traces: Sequence[Trace], load: Load, deployment: Deployment, pace: Pace, seed: int) -> Report:
-    """`traces`: the tasks, in the order of their arrival; taken again from the first one when they do not suffice.
+    """Replay traces.
 
+    traces: the tasks, in the order of their arrival; they are repeated from the first one if they do not suffice.
     The same seed gives the same report.
     """
     return _Replay(traces, load, deployment, pace, seed).report()
@@ -254,7 +255,7 @@ class _Replay:
             makespan_s=max(outcome.ended_s for outcome in outcomes),
         )
 
-    # --- who begins what, and when ---
+    # --- start of tasks ---
 
     def _begin_arrivals(self, rng: Random) -> None:
         time_s = 0.0

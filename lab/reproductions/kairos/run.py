@@ -61,7 +61,7 @@ def kairos(
 
     if figure not in (*FIGURES, ALL):
         raise ConfigurationError(f"there is no {figure!r}", key="--figure", fix=did_you_mean(figure, (*FIGURES, ALL)))
-    require_matplotlib()  # what would spoil the end of a long run is said at its beginning
+    require_matplotlib()  # errors at the end of a long run are found at its beginning
     make_folder(out)
     folder = data or (out if record else Path(__file__).with_name("recordings"))
     names = _workloads(workload, folder, record)
@@ -89,7 +89,7 @@ def kairos(
 
 
 def _workloads(wanted: str, folder: Path, record: int) -> list[str]:
-    """Recorded, if that is asked for. Raises: `ConfigurationError`."""
+    """Return the recorded workloads, after recording if requested. Raises: `ConfigurationError`."""
     from lab.reproductions.kairos.record import record_into
     from lab.reproductions.kairos.workloads import WORKLOADS
 
@@ -106,7 +106,7 @@ def _workloads(wanted: str, folder: Path, record: int) -> list[str]:
 
 @cache
 def _recorded(folder: Path, workload: str) -> Recorded:
-    """Read once in every process."""
+    """Load recordings once per process."""
     from lab.reproductions.kairos.recorded import load
     from lab.reproductions.kairos.workloads import WORKLOADS
 
@@ -120,7 +120,7 @@ def _run(point: Point, folder: Path, setting: Setting) -> Run:
 
 
 def _results(points: Sequence[Point], names: Sequence[str], folder: Path, setting: Setting, processes: int) -> Results:
-    """With a bar and the time left, on stderr."""
+    """Run the replays with a progress bar and the time left, on stderr."""
     from lab.reproductions.kairos.claims import Results
 
     calls = [partial(_run, point, folder, setting) for point in dict.fromkeys(points)]

@@ -1,4 +1,4 @@
-"""Success against mean executed horizon (Kairos §5.2, Fig. 11): what a sweep counted, and what is chosen by it."""
+"""Success against mean executed horizon (Kairos §5.2, Fig. 11): counts of a sweep, and the choice of horizons by them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ros2_rfm_serving.monitoring.board import wilson_interval
 from ros2_rfm_serving.types import Horizon
 
 MARGIN = 0.05
-"""Of successes that two settings may differ by, and count as equally successful, if that is not significant either."""
+"""Difference of success up to which two settings count as equal, if it is not significant either."""
 WHOLE_CHUNKS = math.inf
-"""t that no action exceeds."""
+"""Threshold t that no action exceeds."""
 
 
 def value_of(horizon: Horizon) -> float:
-    """What is swept: H or t."""
+    """Return the swept value: H or t."""
     return float(horizon.steps) if horizon.policy == "static" else horizon.threshold
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One setting on one task."""
+    """Counts of one setting on one task."""
 
     noise: float
-    """Of the execution."""
+    """Noise of the execution."""
     policy: str
     value: float
     task: str
@@ -37,11 +37,11 @@ class Cell:
     successes: int
     rounds: int
     steps: int
-    """Executed in all rounds."""
+    """Executed steps in all rounds."""
 
     @classmethod
     def none(cls, noise: float, policy: str, value: float, task: str) -> Cell:
-        """Nothing counted yet."""
+        """Return an empty cell."""
         return cls(noise=noise, policy=policy, value=value, task=task, episodes=0, successes=0, rounds=0, steps=0)
 
     @property
@@ -54,26 +54,26 @@ class Cell:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %"""
+        """Return the 95 % interval."""
         return wilson_interval(self.successes, self.episodes)
 
     def keeps_up_with(self, best: Cell) -> bool:
-        """It succeeds less often by `MARGIN` or one episode at most, whichever is more, and not significantly less often."""
+        """Return whether it loses at most `MARGIN` or one episode of success, whichever is more, and not significantly much."""
         return self.success >= best.success - max(MARGIN, 1 / self.episodes) - 1e-9 and self.reaches(best)
 
     def reaches(self, other: Cell) -> bool:
-        """It succeeds not significantly less often."""
+        """Return whether it succeeds not significantly less often."""
         _, high = difference_interval((self.successes, self.episodes), (other.successes, other.episodes))
         return high >= 0.0
 
     @property
     def horizon(self) -> float:
-        """Mean of the control steps that a round executed."""
+        """Return the mean of the control steps that a round executed."""
         return self.steps / self.rounds
 
 
 def difference_interval(one: tuple[int, int], other: tuple[int, int]) -> tuple[float, float]:
-    """Of one success rate minus another, (successes, episodes) each: 95 %, by Newcombe from Wilson's intervals."""
+    """Return the 95 % interval of a difference of (successes, episodes) rates, by Newcombe from Wilson's intervals."""
     (low, high), (other_low, other_high) = wilson_interval(*one), wilson_interval(*other)
     rate, other_rate = one[0] / one[1], other[0] / other[1]
     below, above = math.hypot(rate - low, other_high - other_rate), math.hypot(high - rate, other_rate - other_low)
@@ -81,7 +81,7 @@ def difference_interval(one: tuple[int, int], other: tuple[int, int]) -> tuple[f
 
 
 def pooled(cells: Iterable[Cell]) -> list[Cell]:
-    """Over the tasks, by setting."""
+    """Return the cells summed over the tasks, by setting."""
     groups: dict[tuple[float, str, float], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.noise, cell.policy, cell.value), []).append(cell)
@@ -101,7 +101,7 @@ def pooled(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def with_whole_chunks(cells: Iterable[Cell]) -> list[Cell]:
-    """And t = inf of every policy: it executes whole chunks, as the longest static horizon does, whose cells are its cells."""
+    """Add t = inf for every policy: it executes whole chunks like the longest static horizon, whose cells are used."""
     cells = list(cells)
     longest: dict[tuple[float, str], Cell] = {}
     for cell in cells:
@@ -114,17 +114,17 @@ def with_whole_chunks(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def recording(workload: Workload, horizon: Horizon) -> Horizon:
-    """Under which its traces are: whole chunks are those of the longest static horizon."""
+    """Return the horizon that its traces are recorded with: whole chunks use the longest static horizon."""
     whole = horizon.policy != "static" and horizon.threshold == WHOLE_CHUNKS
     return workload.horizon("static", workload.static[-1]) if whole else horizon
 
 
 def chosen(workload: Workload, cells: Iterable[Cell]) -> dict[str, dict[str, Horizon]]:
-    """Horizons to be compared under load, by name and task (Kairos §5.3).
+    """Return the horizons to be compared under load, by name and task (Kairos §5.3).
 
-    `static`: the largest that succeeds as often as the best one does. `confidence` and `curvature`: of the thresholds that do,
-    t = inf among them, the one that executes most. `.._one`: the same with one horizon or threshold for all tasks. `static_best`:
-    the largest of those with the highest success, as the paper chooses, in which one episode may decide.
+    `static`: the largest that succeeds as often as the best one. `confidence` and `curvature`: of the thresholds that do, including
+    t = inf, the one that executes most. `.._one`: the same with one horizon or threshold for all tasks. `static_best`: the largest
+    of those with the highest success, as in the paper, where one episode may decide.
     """
     cells = with_whole_chunks(cells)
     of_tasks = {task: [cell for cell in cells if cell.task == task] for task in workload.tasks}
@@ -142,21 +142,20 @@ def chosen(workload: Workload, cells: Iterable[Cell]) -> dict[str, dict[str, Hor
 
 
 def _most_successful(cells: Sequence[Cell]) -> Cell:
-    """Of the static horizons; of several, the largest."""
+    """Return the most successful static horizon; of several, the largest."""
     return max((c for c in cells if c.policy == "static"), key=lambda c: (c.success, c.value))
 
 
 def _longest(cells: Sequence[Cell], policy: str) -> Cell:
-    """Of those that succeed as often as the best static horizon, the one that executes most; of none, the most successful."""
+    """Return the longest cell that succeeds as often as the best static horizon; if there is none, the most successful."""
     best, mine = _most_successful(cells), [c for c in cells if c.policy == policy]
     able = [c for c in mine if c.keeps_up_with(best)]
     return max(able, key=lambda c: (c.horizon, c.value)) if able else max(mine, key=lambda c: c.success)
 
 
 def better_static(cells: Sequence[Cell], policy: str) -> list[float]:
-    """Static horizons that succeed significantly more often than whatever the policy does while it executes at least as much per
-    round, t = inf among its thresholds: none of them, and it is as good as any. Raises: `KeyError` when the policy was not swept.
-    """
+    """Return static horizons that succeed significantly more often than the policy at any threshold (including t = inf) that
+    executes at least as much per round; empty: the policy is as good as any. Raises: `KeyError` when it was not swept."""
     cells = with_whole_chunks(cells)
     static, own = [c for c in cells if c.policy == "static"], [c for c in cells if c.policy == policy]
     if not own:
@@ -165,7 +164,7 @@ def better_static(cells: Sequence[Cell], policy: str) -> list[float]:
 
 
 def load_cells(file: Path) -> list[Cell]:
-    """Raises: `ConfigurationError`."""
+    """Load a sweep. Raises: `ConfigurationError`."""
     names = [field.name for field in fields(Cell)]
     try:
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))

@@ -1,4 +1,4 @@
-"""What the page of `rfm reproduce kairos` says between its tables."""
+"""Texts of the page of `rfm reproduce kairos` between its tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Recorded tasks, replayed (Kairos §5.1): a robot asks at the recorded action of its chunk, executes as many rows as were executed
-when the task was recorded, and stands still while the next chunk is not there. What inference says does not matter any more."""
+"""Replay of recorded tasks (Kairos §5.1): robots repeat the timing of recorded episodes.
+
+A robot sends a request at the recorded action of its chunk, executes as many steps as in the recording, and stands still while the
+next chunk is late. The content of replies does not matter any more.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,16 @@ NO_STATE = empty(0)
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One episode, recorded alone: what remains of it is how many actions every round executed."""
+    """One episode, recorded alone, reduced to the number of actions that every round executed."""
 
     policy: str
-    """Horizon policy that it was recorded with, and its H or t."""
+    """Horizon policy of the recording; the next field has its H or t."""
     value: float
     task: str
     seed: int
     success: bool
     executed: tuple[int, ...]
-    """Control steps, per round."""
+    """Control steps per round."""
 
     @property
     def steps(self) -> int:
@@ -46,7 +49,7 @@ class Trace:
 
 
 def write_traces(traces: Iterable[Trace]) -> str:
-    """As CSV."""
+    """Return the traces as CSV."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -57,7 +60,7 @@ def write_traces(traces: Iterable[Trace]) -> str:
 
 
 def load_traces(file: Path) -> list[Trace]:
-    """Raises: `ConfigurationError`."""
+    """Load traces. Raises: `ConfigurationError`."""
     try:
         rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
@@ -86,39 +89,39 @@ def _trace(row: list[str], file: Path, line: int) -> Trace:
 
 
 def cut_anew(trace: Trace, steps: int) -> Trace:
-    """The same episode, of whose chunks so many steps each are executed."""
+    """Return the same episode with this number of steps executed per chunk."""
     rounds, rest = divmod(trace.steps, steps)
     return replace(trace, executed=(steps,) * rounds + (rest,) * bool(rest))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Of a robot."""
+    """Timing of a robot."""
 
     control_rate_hz: float
     lead_steps: int
-    """Actions that are left to execute when it asks for the next chunk, at most; 0: it asks when it has none (synchronous)."""
+    """Largest number of actions that are left when it requests the next chunk; 0: it requests when it has none (synchronous)."""
     slo_s: float = 0.0
-    """Of a request, as its session says."""
+    """SLO of a request, as in its session."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One task of the replay; seconds of virtual time."""
+    """Outcome of one task of the replay, in seconds of virtual time."""
 
     trace: Trace
     began_s: float
-    """When its first request was sent."""
+    """Time when its first request was sent."""
     ended_s: float = 0.0
-    """With its last action."""
+    """Time of its last action."""
     stalled_s: float = 0.0
-    """Without an action to execute, after the first."""
+    """Time without an action to execute, after the first."""
     waits_s: list[float] = field(default_factory=list)
-    """Request to reply, per round."""
+    """Time from request to reply, per round."""
     ages_s: list[float] = field(default_factory=list)
-    """Of the observation when the engine began with it, per round."""
+    """Age of the observation when the engine began with it, per round."""
     moved_steps: float = 0.0
-    """Control steps that the robot executed in those times, all rounds together."""
+    """Control steps that the robot executed in those times, over all rounds."""
 
     @property
     def latency_s(self) -> float:
@@ -126,19 +129,19 @@ class Outcome:
 
 
 class Service(Protocol):
-    """Where trace robots send to."""
+    """Server interface of trace robots."""
 
     way_s: float
-    """Of an observation."""
+    """One-way delay of an observation."""
 
     def open(self, request: SessionRequest) -> SessionGrant: ...
     def close(self, robot: str, epoch: int) -> None: ...
     def send(self, request: ObservationRequest, client: TraceRobot) -> None:
-        """Its reply comes through `client.receive`."""
+        """Send a request, whose reply comes through `client.receive`."""
 
 
 class TraceRobot:
-    """One robot, which does one task after another."""
+    """Robot that replays one task after another."""
 
     def __init__(
         self, name: str, pace: Pace, events: Events, service: Service, done: Callable[[TraceRobot, Outcome], None]
@@ -151,7 +154,7 @@ class TraceRobot:
         self._way_s = service.way_s
 
     def begin(self, trace: Trace) -> None:
-        """Opens its session, if it has none, and asks for the first chunk."""
+        """Open the session if there is none, and request the first chunk."""
         if not self._epoch:
             self._epoch = self._service.open(
                 SessionRequest(robot=self.name, component=SYSTEM1, slo_s=self._pace.slo_s)
@@ -168,7 +171,7 @@ class TraceRobot:
             self._epoch = 0
 
     def receive(self, reply: Reply) -> None:
-        """The next chunk: executed once the last one is over. The reply to an observation that a newer one replaced is none."""
+        """Receive the next chunk, which is executed once the last one is over. A reply to a replaced observation is ignored."""
         if reply.id.sequence != self._sequence:
             return
         now_s = self._events.now_s
@@ -181,14 +184,14 @@ class TraceRobot:
         self._events.at(max(now_s, over_s), self._execute)
 
     def _age(self, queued_s: float, over_s: float) -> None:
-        """From the observation to the begin of its batch; a robot that has nothing to execute meanwhile does not move."""
+        """Record the observation's age when its batch begins; a robot without actions does not move meanwhile."""
         began_s = self._observed_s + self._way_s + queued_s
         self._outcome.ages_s.append(began_s - self._observed_s)
         if self._round:
             self._outcome.moved_steps += max(0.0, min(began_s, over_s) - self._observed_s) * self._pace.control_rate_hz
 
     def ask_again(self, request: RequestId) -> None:
-        """A newer observation is wanted, unless the reply has come meanwhile, or a newer one is on its way."""
+        """Send a newer observation, unless the reply has arrived meanwhile, or a newer one is on its way."""
         if self._waits and request.sequence == self._sequence:
             self._observe()
 

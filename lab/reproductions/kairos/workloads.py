@@ -1,4 +1,4 @@
-"""The policies and tasks that Kairos is tried with, as data (Kairos Table 1)."""
+"""Workloads of the reproduction of Kairos as data: policies and tasks (Kairos Table 1)."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ class Workload:
     name: str
     title: str
     model: str
-    """Of the shipped bundles."""
+    """Name of a shipped bundle."""
     tasks: tuple[str, ...]
     static: tuple[int, ...]
-    """Horizons of the sweep, rising."""
+    """Horizons of the sweep, ascending."""
     thresholds: Mapping[str, tuple[float, ...]]
-    """Of the sweep, by policy."""
+    """Policy -> thresholds of the sweep."""
     episodes: int
-    """That are recorded per task and setting."""
+    """Recorded episodes per task and setting."""
     sees: bool = False
-    """Its policy is given camera frames; the others' is told all by Meta-World's state, and drawing is most of the work."""
+    """Whether its policy uses camera frames; the others read Meta-World's state, because rendering is most of the work."""
     num_steps: int | None = None
-    """Of the solver; None: the bundle's."""
+    """Solver steps; None: the bundle's."""
     noise_scale: float | None = None
-    """That sampling starts from; None: the bundle's."""
+    """Noise scale at the start of sampling; None: the bundle's."""
     disturbed: float = 0.0
-    """Share of the episodes that are run once more with noise on what is executed."""
+    """Share of the episodes that are repeated with noise on executed actions."""
 
     @property
     def min_steps(self) -> int:
-        """H_min: the smallest static horizon of the sweep (Kairos §3.1)."""
+        """Return H_min: the smallest static horizon of the sweep (Kairos §3.1)."""
         return self.static[0]
 
     def settings(self) -> list[Horizon]:
-        """Of the sweep."""
+        """Return the settings of the sweep."""
         static = [self.horizon("static", steps) for steps in self.static]
         return static + [self.horizon(policy, t) for policy, values in self.thresholds.items() for t in values]
 
@@ -60,7 +60,7 @@ TEN = (
     "handle-press-side",
     "coffee-button",
 )
-"""Of those that are learnt from images, the ones in which images are needed (models/metaworld_images/MODEL_CARD.md)."""
+"""Tasks learnt from images in which images are needed (models/metaworld_images/MODEL_CARD.md)."""
 
 _ALL = (
     Workload(

@@ -1,1 +1,1 @@
-"""ROSA §4."""
+"""Reproduction of ROSA §4."""

@@ -1,6 +1,6 @@
-"""The system that the laws have to satisfy: every figure of ROSA §4 that is a function of them.
+"""Equations that the laws have to satisfy: every figure of ROSA §4 that is a function of them.
 
-Figs. 8 and 11 take whole plans, and Fig. 14's batch size is a choice: they are checked by `rfm reproduce rosa`, not fitted.
+Figs. 8 and 11 need whole plans, and Fig. 14's batch size is a choice: `rfm reproduce rosa` checks them, they are not fitted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lab.reproductions.rosa.laws import (
 )
 
 LARGER = 0.9
-"""So much less, that no scatter of two derived curves (each some 5 %) makes the larger batches the better ones."""
+"""Bound that is low enough that no scatter of two derived curves (some 5 % each) makes the larger batches the better ones."""
 Of = Callable[[Laws], float]
 Row = tuple[str, str, str, Rule, float, Of]
 
 
 def _open_goodput(laws: Laws, servers: dict[int, int], size: int, call_s: float = 0.0) -> float:
-    """Within the SLO. servers: robots of one -> how many there are."""
+    """Return the goodput within the SLO. servers: robots per server -> number of such servers."""
     each = [(count, uncapped(laws, robots, size, call_s)) for robots, count in servers.items()]
     return sum(count * found.rate_hz * found.within for count, found in each)
 
@@ -57,7 +57,7 @@ def _capped(robots: int, servers: int, calls: bool, laws: Laws) -> float:
 
 
 def _over(robots: int, servers: int, laws: Laws) -> float:
-    """ROSA's five System 1 servers over the equal partition's."""
+    """Return the rate with ROSA's five System 1 servers over that of the equal partition."""
     return planned_hz(laws, robots, 5) / planned_hz(laws, robots, servers)
 
 
@@ -74,7 +74,7 @@ def _open64_within(laws: Laws) -> float:
 
 
 def closed_crowd(laws: Laws) -> float:
-    """Share within the SLO, by the closed queue alone."""
+    """Return the share within the SLO by the closed queue alone."""
     return _open64_within(replace(laws, crowd=0.0)) / 100
 
 
@@ -87,7 +87,7 @@ def _sixteen(laws: Laws) -> float:
 
 
 def _pressed(laws: Laws) -> float:
-    """16 robots that act 50 ms, one server: the best size over batches of 1, with the fleet's curves."""
+    """Return the best batch size's rate over that of batches of 1, with the fleet's curves, for 16 robots with 50 ms of action."""
     rates = {size: closed_loop_hz(laws.curve(size, "fleet"), 16, 0.05, lambda _: 0.0) for size in (1, 2, 4, 8, 16)}
     return max(rates.values()) / rates[1]
 
@@ -98,7 +98,8 @@ def _sliced_ms(laws: Laws) -> float:
 
 
 def larger(laws: Laws) -> float:
-    """64 robots send in batches of 2: of them 17 % are in time uncapped, of batches of 4 nearly all would be."""
+    """Return the capacity of batches of 4 over batches of 2: 64 robots use batches of 2, of which 17 % are in time uncapped; nearly
+    all batches of 4 would be."""
     four_hz, two_hz = (laws.curve(size).capacity_hz(SLO_S, "p99") for size in (4, 2))
     return four_hz / two_hz
 
@@ -136,7 +137,7 @@ FITTED: tuple[Row, ...] = (
     ("13", "batches of 4, as pi0.5's (SGLang)", "ms", NEAR, 91.9, lambda laws: 1e3 * laws.batch_s(4)),
     ("14", "16 robots, 50 ms: speedup", "x", NEAR, 2.46, _pressed),
 )
-"""By least deviation."""
+"""Figures that are fitted by least deviation."""
 
 BOUNDS: tuple[Row, ...] = (
     ("tables", "64 Hz of safety on one server: p99", "ms", AT_MOST, 500, lambda laws: 1e3 * tail_s(laws.checking, 64.0)),
@@ -145,7 +146,7 @@ BOUNDS: tuple[Row, ...] = (
     ("10", "batches of 4 over batches of 2, within the SLO", "x", AT_MOST, LARGER, larger),
     ("tables", "32 Hz of the monitor on one server: p99", "ms", AT_MOST, 2000, lambda laws: 1e3 * tail_s(laws.reasoning, 32.0)),
 )
-"""Safety's, with the greatest margin; that of batches, beside the figures; the monitor's holds by far."""
+"""Bounds: safety's hold with the greatest margin, that of batches beside the figures, and the monitor's by far."""
 
 
 def bindings_of(laws: Laws) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""What ROSA §4 claims, beside what the simulated factory gives; and what `best` promises on the same sweeps."""
+"""Claims of ROSA §4, compared with the simulated factory, and promises of `best` on the same sweeps."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TABLE3 = {8: "5:1:1:1", 16: "5:1:1:1", 32: "5:1:1:1", 64: "4:1:2:1"}
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """All that was run."""
+    """All results."""
 
     runs: Mapping[Point, Run] = field(default_factory=dict)
     sizings: tuple[Sizing, ...] = ()
     batchings: tuple[Batching, ...] = ()
 
     def run(self, workload: str, num_robots: int, policy: str, capped: bool | None = None, allocation: str = "") -> Run:
-        """Raises: `KeyError` when it was not run. `capped`: None is the policy's own way."""
+        """Return a run. Raises: `KeyError` when it was not run. capped: None is the policy's own way."""
         own = policy in ("rosa", "best") if capped is None else capped
         return self.runs[Point(workload=workload, num_robots=num_robots, policy=policy, capped=own, allocation=allocation)]
 
@@ -43,16 +43,16 @@ class Results:
         return self.run(workload, num_robots, policy, capped).goodput
 
     def peak(self, workload: str, policies: Iterable[str]) -> float:
-        """Highest goodput of the sweep over the numbers of robots."""
+        """Return the highest goodput of the sweep over the numbers of robots."""
         return max(self.goodput(workload, n, policy) for n in FLEETS for policy in policies)
 
     def attainment(self, workload: str, num_robots: int, policy: str, capped: bool | None = None) -> float:
-        """Of System 1, %."""
+        """Return the SLO attainment of System 1 in %."""
         system1 = self.run(workload, num_robots, policy, capped).system1
         return 100 * system1.slo_attainment if system1 else 0.0
 
     def median_ms(self, num_robots: int, policy: str) -> float:
-        """Of System 1 on P4."""
+        """Return the median latency of System 1 on P4."""
         system1 = self.run("p4", num_robots, policy).system1
         return 1e3 * system1.p50_s if system1 else math.nan
 
@@ -184,19 +184,19 @@ PROMISED: tuple[_Row, ...] = (
 
 
 def claims_of(results: Results) -> list[Claim]:
-    """Those for which everything was run."""
+    """Return the claims for which everything was run."""
     return measured((*PAPER, *PROMISED), results)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deviations:
-    """Of simulated from predicted figures, over the runs of a policy that were predicted to meet every SLO."""
+    """Deviations of simulated from predicted figures, over the runs of a policy that were predicted to meet every SLO."""
 
     policy: str
     capped: bool
     goodput: tuple[float, ...]
     p99: tuple[float, ...]
-    """One per server."""
+    """Deviations of p99, one per server."""
 
 
 def deviations_of(results: Results) -> Iterator[Deviations]:
@@ -213,7 +213,7 @@ def deviations_of(results: Results) -> Iterator[Deviations]:
 
 
 def worst_and_median(deviations: Iterable[float]) -> tuple[float, float]:
-    """Of their absolute values."""
+    """Return the largest and the median absolute value."""
     sizes = [abs(deviation) for deviation in deviations]
     return max(sizes), median(sizes)
 
@@ -250,12 +250,12 @@ def _batching(results: Results, num_robots: int, period_ms: float) -> Batching:
 
 
 def _lowest(results: Results, policy: str, workloads: Iterable[str], fleets: Iterable[int]) -> float:
-    """Attainment of any component, %."""
+    """Return the lowest attainment of any component in %."""
     return 100 * min(results.run(w, n, policy).lowest_attainment[0] for n in fleets for w in workloads)
 
 
 def _against_others(results: Results) -> dict[tuple[str, int], float]:
-    """(workload, robots) -> goodput of `best` over the highest of all others."""
+    """Return (workload, robots) -> goodput of `best` over the highest of all others."""
     others = [(policy, capped) for policy in POLICIES for capped in (True, False) if (policy, capped) != ("best", True)]
     return {
         (w, n): results.goodput(w, n, "best") / max(results.goodput(w, n, policy, capped) for policy, capped in others)

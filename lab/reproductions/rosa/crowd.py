@@ -1,4 +1,4 @@
-"""Laws and the catalogue; and the crowd of Fig. 10: 64 robots on P4 that nothing caps, simulated in ROSA's placement."""
+"""Laws of the catalogue, and the robots of Fig. 10: 64 uncapped robots on P4, simulated in ROSA's placement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACES = (SYSTEM1, "system2", "safety")
 
 
 def shipped_laws(inputs: Inputs) -> Laws:
-    """inputs: P4."""
+    """Return the laws of the catalogue. inputs: P4."""
     system1, reasoning, checking = (_service(inputs, component).law() for component in PLACES)
     assert isinstance(system1, FixedService), "ROSA's action model runs fixed batches"
     assert isinstance(reasoning, ContinuousService) and isinstance(checking, ContinuousService), (
@@ -34,7 +34,7 @@ def shipped_laws(inputs: Inputs) -> Laws:
 
 
 def crowd(laws: Laws, inputs: Inputs, setting: Setting, seeds: Iterable[int] = SEEDS) -> float:
-    """Share within the SLO, less that of the closed queue: robots that share a System 2 also come back from it together."""
+    """Return the simulated minus the closed queue's share within the SLO: robots return together from a common System 2."""
     point = Point(workload="p4", num_robots=ROBOTS, policy="rosa", capped=False)
     schedule = to_schedule(run(point, inputs, replace(setting, seconds=1.0)).solution, _many(inputs).robots, epoch=1)
     catalogue = _with_laws(inputs, laws)

@@ -1,4 +1,4 @@
-"""Data of `rfm reproduce rosa`: what was run, as CSV files."""
+"""Data of `rfm reproduce rosa`: the runs as CSV files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory import Factory
 
 
 def write(figure: str, results: Results, factories: Mapping[str, Factory], out: Path) -> None:
-    """`factories`: the workloads by name."""
+    """Write the data of a figure. factories: workload -> factory."""
     for name, rows in _files(figure, results, factories):
         write_rows(out / f"{name}.csv", rows)
 
@@ -121,7 +121,7 @@ def _batching_row(batching: Batching) -> dict[str, Any]:
 
 
 def _declared(workload: str, factory: Factory) -> Iterator[dict[str, Any]]:
-    """Tables 1 and 2, as the descriptors have them."""
+    """Yield Tables 1 and 2, as the descriptors have them."""
     for entry in factory.robot_fleet:
         task = factory.tasks[entry.task]
         for name, component in task.components.items():

@@ -1,4 +1,4 @@
-"""`rfm reproduce rosa --figure laws`: the paper's figures by the shipped laws and by those that deviate least; what binds."""
+"""`rfm reproduce rosa --figure laws`: the paper's figures by the shipped laws and by the best fit, and the binding figures."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BATCHES = (1, 2, 4, 8, 16)
 @dataclass(frozen=True, kw_only=True)
 class Derived:
     shipped: Laws
-    """Of the catalogue."""
+    """Laws of the catalogue."""
     found: Laws
-    """As a catalogue would have them."""
+    """Fitted laws, rounded as in a catalogue."""
     without: Mapping[str, float]
-    """Figure that binds -> the worst deviation of laws that need not honour it."""
+    """Binding figure -> the worst deviation of laws that need not satisfy it."""
 
 
 def derive(inputs: Inputs, setting: Setting, starts: Iterable[tuple[float, ...]]) -> Derived:
-    """inputs: P4."""
+    """Fit the laws. inputs: P4."""
     shipped = shipped_laws(inputs)
     fit = fitted(lambda laws: crowd(laws, inputs, setting), starts)
     return Derived(shipped=replace(shipped, crowd=crowd(shipped, inputs, setting)), found=rounded(fit.laws), without=left_out(fit))
@@ -88,7 +88,7 @@ def _coefficient_rows(derived: Derived) -> Iterator[dict[str, Any]]:
 
 
 def coefficients_of(laws: Laws) -> Iterator[tuple[str, str, float]]:
-    """(law, coefficient, value)"""
+    """Yield (law, coefficient, value)."""
     of = laws.system1
     yield "System 1", "base_ms", 1e3 * of.base_s
     yield "System 1", "per_row_ms", 1e3 * of.per_row_s

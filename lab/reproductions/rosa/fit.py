@@ -1,9 +1,10 @@
-"""The laws whose worst deviation from what ROSA publishes is the least: linear programs, one after the other.
+"""Fit of the laws with the least worst deviation from ROSA's published figures, by successive linear programs.
 
-Three steps, each of which binds coefficients of its own. Safety's two by its bounds, at the greatest distance from all of them.
-What a request adds to those of the other text model, by their sizes: both are of one family and see the same images. The other four
-(System 1's line and its step, System 2 alone) by every figure that is a function of them: figures are taken as linear within a few
-percent of the laws in hand, the program's laws are tried out, and the steps become shorter where they are no better.
+There are three steps, each of which determines its own coefficients. Safety's two follow from its bounds, at the greatest distance
+from all of them. The time that a request adds in the other text model follows from the model sizes: both are of one family and see
+the same images. The other four (System 1's line and its step, System 2 alone) follow from every figure that is a function of them:
+figures are taken as linear within a few percent of the present laws, the program's laws are evaluated, and the steps become shorter
+where they are no better.
 """
 
 from __future__ import annotations
@@ -21,44 +22,44 @@ from ros2_rfm_serving.profiles.service import ContinuousService
 from ros2_rfm_serving.scheduler.programs import linear
 
 BILLIONS = (8.3, 3.75)
-"""Of parameters, of the text models."""
+"""Parameters of the text models in billions."""
 ALONE_MS, ADDED_MS = np.arange(100.0, 261.0, 10.0), np.arange(3.0, 7.6, 0.5)
-"""Tried for safety: a request alone, and what each in service adds."""
+"""Candidates for safety: time of a request alone, and time that each concurrent one adds."""
 STARTS = tuple((47.5 - row, row, 0.8, alone) for row, alone in product((9.0, 11.0, 13.0), (320.0, 410.0, 500.0)))
-"""System 1's base and row in ms, rows that its step is worth, System 2 alone in ms."""
+"""Starting points: System 1's base and row in ms, rows that its step is worth, System 2 alone in ms."""
 STEP, SHORTEST, ROUNDS = 0.08, 0.005, 14
-"""Of a coefficient, relative: at first and at last."""
+"""Relative change of a coefficient at first and at last, and number of rounds."""
 DIFFERENCE = 0.02
 OTHERS = 0.05
-"""Weight of the mean deviation beside the worst one: a figure that is not the worst shall be near too."""
+"""Weight of the mean deviation beside the worst one, so that the other figures are near too."""
 FIRM = 10.0
-"""Weight of what batches of 4 carry beyond their bound, as if it were a deviation."""
+"""Weight of the capacity of batches of 4 beyond their bound, as a deviation."""
 CORRECTIONS = 2
 Vector = npt.NDArray[np.float64]
 Crowd = Callable[[Laws], float]
-"""What the simulation has more within the SLO than the closed queue, of 64 uncapped robots."""
+"""Function that returns the simulated share within the SLO minus the closed queue's, for 64 uncapped robots."""
 
 
 @dataclass(frozen=True)
 class Fit:
     laws: Laws
     worst: float
-    """Relative deviation."""
+    """Largest relative deviation."""
     cost: float
 
 
 def deviations(laws: Laws, without: Collection[str] = ()) -> Vector:
-    """Relative, of each figure that is fitted."""
+    """Return the relative deviation of each fitted figure."""
     return np.array([of(laws) / paper - 1.0 for _, text, _, _, paper, of in FITTED if text not in without])
 
 
 def _errors(laws: Laws, without: Collection[str]) -> Vector:
-    """Deviations, and last what counts above zero only."""
+    """Return the deviations, followed by the bound's excess, which counts above zero only."""
     return np.append(deviations(laws, without), FIRM * (larger(laws) / LARGER - 1.0))
 
 
 def checking_ms() -> tuple[float, float]:
-    """Safety's law: base and added."""
+    """Return base and added time of safety's law."""
 
     def margin(pair: tuple[float, float]) -> float:
         (carried, beyond, sliced), laws = BOUNDS[:3], laws_of((40.0, 10.0), 1.0, pair, pair)
@@ -77,7 +78,7 @@ def fitted(crowd: Crowd, starts: Iterable[tuple[float, ...]] = STARTS) -> Fit:
 
 
 def left_out(found: Fit, starts: Iterable[tuple[float, ...]] = STARTS[::4], num: int = 2) -> dict[str, float]:
-    """What binds: each of the worst figures -> the worst deviation of laws that need not honour it."""
+    """Return each of the worst figures -> the worst deviation of laws that need not satisfy it."""
     laws, starts = found.laws, (coefficients(found.laws), *starts)
     texts = [FITTED[i][1] for i in np.argsort(-np.abs(deviations(laws)))[:num]]
     checking = _pair_ms(laws.checking)
@@ -89,13 +90,13 @@ def _pair_ms(law: ContinuousService) -> tuple[float, float]:
 
 
 def coefficients(laws: Laws) -> tuple[float, float, float, float]:
-    """As `STARTS` has them."""
+    """Return the coefficients in the order of `STARTS`."""
     of = laws.system1
     return 1e3 * of.base_s, 1e3 * of.per_row_s, of.wave.extra_rows, 1e3 * laws.reasoning.mean_s(1)
 
 
 def rounded(laws: Laws) -> Laws:
-    """As a catalogue would have them."""
+    """Return the laws rounded as in a catalogue."""
     base, row, extra, _ = coefficients(laws)
     reasoning, checking = (
         (round(base_ms), round(added_ms, 1)) for base_ms, added_ms in map(_pair_ms, (laws.reasoning, laws.checking))
@@ -104,7 +105,7 @@ def rounded(laws: Laws) -> Laws:
 
 
 def improved(start: tuple[float, ...], checking: tuple[float, float], crowd: float = 0.0, without: Collection[str] = ()) -> Fit:
-    """The laws that the programs lead to. without: figures that need not be honoured."""
+    """Return the laws that the programs lead to. without: figures that need not be satisfied."""
     added_ms = checking[1] * BILLIONS[0] / BILLIONS[1]
 
     def laws(x: Vector) -> Laws:
@@ -137,7 +138,7 @@ def _cost(errors: Vector) -> float:
 
 
 def _best_step(errors: Vector, slopes: Vector, step: float) -> Vector:
-    """Of each coefficient, relative."""
+    """Return the relative change of each coefficient."""
     solver = linear()
     steps = [solver.NumVar(-step, step, f"d{j}") for j in range(slopes.shape[1])]
     worst = solver.NumVar(0.0, solver.infinity(), "worst")

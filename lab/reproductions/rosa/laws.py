@@ -1,8 +1,8 @@
-"""What the figures that ROSA publishes say about how long its models take: each of them as a function of the laws.
+"""ROSA's published figures as functions of the service laws of its models.
 
-The allocations are those of Table 3 and of the baselines; eq. 4 and p99 latencies under Poisson arrivals plan what is capped, the
-closed queue of a server's own robots says what is not. Nothing is planned or simulated here: a set of laws takes a fraction of a
-second. `fit.py` looks for the laws that honour them all.
+The allocations are those of Table 3 and of the baselines. Eq. 4 and p99 latencies under Poisson arrivals plan capped robots, and
+the closed queue of a server's robots gives the figures of uncapped ones. No plan and no simulation is made here: a set of laws
+takes a fraction of a second. `fit.py` searches for the laws that satisfy all figures.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.queued import Waited
 
 ACT_S, SLO_S, CALLS = 0.2, 0.2, 0.1
-"""Execution, System 1's SLO, System 2's calls per action (ROSA Table 1)."""
+"""Execution time, System 1's SLO, System 2's calls per action (ROSA Table 1)."""
 SIZES = (1, 2, 4)
-"""Of batches, that ROSA's search may take with this SLO."""
+"""Batch sizes that ROSA's search may use with this SLO."""
 REQUESTS, REPETITIONS = 2000, 8
-"""Of a point of a curve, as in the derived profile."""
+"""Requests and repetitions per point of a curve, as in the derived profile."""
 SLICES = 4
-"""One GPU per robot: as many models share it (ROSA §4.1, Baseline 1)."""
+"""Models per GPU with one GPU per robot (ROSA §4.1, Baseline 1)."""
 SURELY = 3.1
-"""Standard deviations: one in a thousand is farther off."""
+"""Standard deviations beyond which one value in a thousand lies."""
 JITTER = 0.05
 BISECTIONS = 40
 Values = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Laws:
-    """Of the three models of ROSA §4.1."""
+    """Service laws of the three models of ROSA §4.1."""
 
     system1: FixedService
     reasoning: ContinuousService
@@ -48,13 +48,13 @@ class Laws:
     checking: ContinuousService
     """Qwen-VL-3B: safety."""
     crowd: float = 0.0
-    """That the simulated crowd of Fig. 10 (64 robots, uncapped) has more within the SLO than the closed queue."""
+    """Simulated share within the SLO minus the closed queue's, for the 64 uncapped robots of Fig. 10."""
 
     def batch_s(self, size: int) -> float:
         return self.system1.mean_s(size)
 
     def call_s(self, actions_hz: float, servers: int = 1) -> float:
-        """Of System 2, mean: one call in ten actions."""
+        """Return the mean latency of System 2, with one call in ten actions."""
         return shared_s(self.reasoning, CALLS * actions_hz / servers)
 
     def curve(self, size: int, arrivals: str = "poisson") -> Curve:
@@ -68,7 +68,7 @@ def laws_of(
     checking_ms: tuple[float, float],
     crowd: float = 0.0,
 ) -> Laws:
-    """(base, what a row or a request adds) of each model; `extra_rows`: what System 1's step at 4 rows is worth."""
+    """Return laws from (base, time that a row or request adds) of each model. extra_rows: worth of System 1's step at 4 rows."""
     (base_ms, row_ms), wave = system1_ms, Wave(from_rows=4, extra_rows=extra_rows)
     return Laws(
         system1=FixedService(base_s=base_ms / 1e3, per_row_s=row_ms / 1e3, jitter=JITTER, wave=wave),
@@ -83,14 +83,14 @@ def _shared(base_ms: float, added_ms: float) -> ContinuousService:
 
 
 def shared_s(law: ContinuousService, rate_hz: float) -> float:
-    """Mean latency, of those who come independently: each finds rate x latency others in service."""
+    """Return the mean latency under independent arrivals: each finds rate x latency others in service."""
     left = 1.0 - rate_hz * law.per_request_s
     return law.mean_s(1) / left if left > 0 else math.inf
 
 
 @cache
 def _of_unit_batches(size: int, arrivals: str, jitter: float) -> Curve:
-    """Of batches that take a second: others are the same curve, as much faster and at as much higher rates."""
+    """Return the curve of batches that take a second: others have the same curve, scaled in time and rate."""
     subject = subject_of(FixedService(base_s=1.0, per_row_s=0.0, jitter=jitter), size)
     key = ("unit", "unit", "fixed", size)
     points = (measure(subject, key, arrivals, r, REQUESTS, repetitions=REPETITIONS) for r in rates_hz(subject.max_rate_hz))
@@ -99,24 +99,24 @@ def _of_unit_batches(size: int, arrivals: str, jitter: float) -> Curve:
 
 @cache
 def tail_s(law: ContinuousService, rate_hz: float) -> float:
-    """99th percentile under Poisson arrivals; inf: it does not carry them."""
+    """Return the 99th percentile under Poisson arrivals; inf: the load exceeds the capacity."""
     if rate_hz * law.per_request_s >= 1.0:
         return math.inf
     key = ("shared", "shared", "continuous", 1)
     return measure(subject_of(law, 1), key, "poisson", rate_hz, REQUESTS, repetitions=2).p99_ms / 1e3
 
 
-# --- what is capped: ROSA's search for given numbers of servers ---
+# --- capped robots: ROSA's search for given numbers of servers ---
 
 
 def planned_hz(laws: Laws, robots: int, servers: int, *, calls: bool = True) -> float:
-    """Of each robot, with the best batch size (ROSA §3.4.2): eq. 4, and the SLO at the p99 of the fullest server."""
+    """Return the rate of each robot with the best batch size (ROSA §3.4.2): eq. 4, and the SLO at the p99 of the fullest server."""
     return _planned(laws, robots, servers, calls)[0]
 
 
 @cache
 def _planned(laws: Laws, robots: int, servers: int, calls: bool) -> tuple[float, int]:
-    """(rate in Hz, batch size)"""
+    """Return (rate in Hz, batch size)."""
     return max(((_rate_hz(laws, size, robots, servers, calls), size) for size in SIZES), key=lambda found: (found[0], -found[1]))
 
 
@@ -127,7 +127,7 @@ def _rate_hz(laws: Laws, size: int, robots: int, servers: int, calls: bool) -> f
 
 
 def closed_loop_hz(curve: Curve, robots: float, act_s: float, elsewhere_s: Callable[[float], float]) -> float:
-    """ROSA eq. 4, where the latency is that of the rate itself."""
+    """Return the rate of ROSA eq. 4 where the latency is that of the rate itself."""
     low, high = 0.0, 1.0 / act_s
     for _ in range(BISECTIONS):
         f = 0.5 * (low + high)
@@ -139,15 +139,15 @@ def closed_loop_hz(curve: Curve, robots: float, act_s: float, elsewhere_s: Calla
     return low
 
 
-# --- what is not: the closed queue of a server's own robots ---
+# --- uncapped robots: the closed queue of a server's robots ---
 
 
 @dataclass(frozen=True)
 class Open:
-    """Robots of one server that ask as soon as they can."""
+    """Robots of one server that send requests as soon as they can."""
 
     rate_hz: float
-    """Of all of them."""
+    """Rate of all robots together."""
     waited: Waited
 
     @property
@@ -171,7 +171,7 @@ def _waited(laws: Laws, member: Member, size: int) -> Waited:
 
 
 def capped_median_s(laws: Laws, robots: int, servers: int) -> float:
-    """Of all robots, which are spread evenly: some servers have one more."""
+    """Return the median over all robots, which are spread evenly: some servers have one more."""
     f, size = _planned(laws, robots, servers, True)
     call = (CALLS, laws.call_s(robots * f), 0.0)
     fewest, fuller = divmod(robots, servers)
@@ -185,7 +185,7 @@ def capped_median_s(laws: Laws, robots: int, servers: int) -> float:
 
 
 def _middle(values: Values, weights: Values) -> float:
-    """Weighted median."""
+    """Return the weighted median."""
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(below, 0.5 * below[-1])])

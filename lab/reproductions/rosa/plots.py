@@ -24,7 +24,7 @@ COLORS = dict(zip(NAMES, ("C0", "C3", "C4", "C5", "C1", "C2"), strict=True))
 
 
 def draw(figure: str, results: Results, out: Path) -> None:
-    """Nothing for the tables, and nothing where nothing was run."""
+    """Draw a figure, unless it is a table or there are no runs of it."""
     drawings: dict[str, Callable[[Results], Any]] = {
         "6": lambda r: _throughput(r, SINGLE, ("rosa", "best", "baseline3", "baseline4")),
         "7": lambda r: _throughput(r, SINGLE, ("rosa", "best", "baseline1", "baseline2")),
@@ -47,7 +47,7 @@ def draw(figure: str, results: Results, out: Path) -> None:
 
 
 def _series(results: Results, workload: str, policy: str, capped: bool, allocation: str = "") -> list[Run]:
-    """By the number of robots."""
+    """Return the runs by the number of robots."""
     key = (workload, policy, capped, allocation)
     mine = [run for p, run in results.runs.items() if (p.workload, p.policy, p.capped, p.allocation) == key]
     return sorted(mine, key=lambda run: run.point.num_robots)
@@ -185,7 +185,7 @@ def _batching(results: Results) -> Any:
 
 
 def _predictions(results: Results) -> Any:
-    """Simulated over predicted, of runs that were predicted to meet every SLO; dotted: 10 % off."""
+    """Draw simulated over predicted figures, of runs that were predicted to meet every SLO; dotted: 10 % off."""
     figure, (goodput, p99) = figure_of(9, 4.2, 2)
     for policy in reversed(NAMES):
         runs = [r for p, r in results.runs.items() if p.policy == policy and not p.allocation and r.solution.feasible and r.report]

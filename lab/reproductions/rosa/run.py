@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 FIGURES = ("6", "7", "8", "9", "10", "11", "12", "14", "tables", "policies")
 LAWS = "laws"
-"""No figure of the paper, and not part of `all`: nothing is planned."""
+"""Figure that is not in the paper, and not part of `all`: no plan is made for it."""
 ROBOTS, PERIODS_MS = (1, 2, 4, 8, 12, 16), (50.0, 100.0, 200.0, 500.0, 1000.0)
-"""Of Fig. 14."""
+"""Numbers of robots and action periods of Fig. 14."""
 QUICK_FLEETS, QUICK_S = (8, 32), 10.0
 BATCHING_S = 20.0
-"""Of a run of Fig. 14, whose single server settles fast."""
+"""Duration of a run of Fig. 14, whose single server settles fast."""
 WORK = 5.0
 """Budget of every plan."""
 
@@ -66,7 +66,7 @@ def rosa(
     if figure not in (*FIGURES, "all", LAWS):
         fix = did_you_mean(figure, (*FIGURES, "all", LAWS))
         raise ConfigurationError(f"there is no {figure!r}", key="--figure", fix=fix)
-    require_matplotlib()  # what would spoil the end of a long run is said at its beginning
+    require_matplotlib()  # errors at the end of a long run are found at its beginning
     make_folder(out)
     setting = Setting(seconds=QUICK_S if quick else seconds, seed=seed, work=WORK)
     given = Given(profiles, gpu_type, system1)
@@ -90,7 +90,7 @@ def rosa(
 
 
 class Given(NamedTuple):
-    """In place of what is shipped."""
+    """Replacements of the shipped inputs."""
 
     profiles: Path | None = None
     gpu_type: str = ""
@@ -98,7 +98,7 @@ class Given(NamedTuple):
 
 
 def _jobs(figures: Sequence[str], fleets: Sequence[int], setting: Setting, given: Given) -> Iterator[Job]:
-    """The longest first, so that no process is left alone with one at the end."""
+    """Yield the longest jobs first, so that no process is left alone with one at the end."""
     from lab.reproductions.rosa.runs import SHARED, SINGLE, points_of
 
     points = dict.fromkeys(point for figure in figures for point in points_of(figure, fleets))
@@ -114,7 +114,7 @@ def _jobs(figures: Sequence[str], fleets: Sequence[int], setting: Setting, given
 
 @cache
 def _inputs(workload: str, given: Given) -> Inputs:
-    """Read once in every process."""
+    """Read the inputs once per process."""
     from lab.reproductions.rosa.runs import Inputs
 
     read = load_inputs(shipped("config", "rosa", f"{workload}.yaml"), given.profiles)
@@ -141,7 +141,7 @@ def _batch(num_robots: int, period_ms: float, setting: Setting, given: Given) ->
 
 
 def _results(jobs: Sequence[Job], processes: int) -> Results:
-    """With a bar and the time left, on stderr."""
+    """Run the jobs with a progress bar and the time left, on stderr."""
     from lab.reproductions.rosa.claims import Results
     from lab.reproductions.rosa.runs import Batching, Run, Sizing
 

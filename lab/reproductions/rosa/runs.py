@@ -1,4 +1,4 @@
-"""ROSA §4 in the simulated factory: the runs that its figures show, and what each of them gave.
+"""ROSA §4 in the simulated factory: the runs of its figures and their results.
 
 A figure is a set of points; a point is planned, simulated, and becomes a run. Figures share points, so that each is run once.
 """
@@ -33,7 +33,7 @@ CAPPED = ("rosa", "best")
 """Policies with rate control of their own; the baselines send as soon as they can (ROSA §4.1)."""
 SHARED, DEDICATED = ("baseline3", "baseline4"), ("baseline1", "baseline2")
 MOST_SERVERS = 512
-"""Where the search for a sufficient number of servers ends (Fig. 11)."""
+"""Largest number of servers that is tried (Fig. 11)."""
 ENOUGH = 0.995
 """Share of ROSA's throughput that counts as reaching it: its own rate search stops at 0.1 % of the highest rate."""
 
@@ -44,17 +44,17 @@ class Point:
     num_robots: int
     policy: str
     capped: bool
-    """With rate control."""
+    """Whether it has rate control."""
     allocation: str = ""
     """Policy whose number of servers per component is kept; batch sizes and rate control are ROSA's (Fig. 12)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all runs share."""
+    """Parameters that all runs share."""
 
     seconds: float
-    """Of virtual time that are measured."""
+    """Measured virtual time."""
     seed: int
     work: float
     """Budget of every plan."""
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A workload, with its declared number of robots."""
+    """Workload with its declared number of robots."""
 
     factory: Factory
     profile: Profile
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def goodput(self) -> float:
-        """SLO-qualified actions/s, simulated."""
+        """Return the simulated SLO-qualified actions/s."""
         return self.report.goodput if self.report else 0.0
 
     @property
@@ -91,25 +91,25 @@ class Run:
 
     @property
     def lowest_attainment(self) -> tuple[float, str]:
-        """(share, component) of the component that meets its SLO least often; NaN without a schedule."""
+        """Return (share, component) of the component that meets its SLO least often; NaN without a schedule."""
         components = self.report.components if self.report else {}
         return min(((c.slo_attainment, name) for name, c in components.items() if c.count), default=(math.nan, ""))
 
     @property
     def goodput_deviation(self) -> float:
-        """Of the simulation from what the schedule expects, relative to that."""
+        """Return the relative deviation of the simulation from the schedule's expectation."""
         return self.goodput / self.solution.expected - 1.0
 
     @property
     def p99_deviations(self) -> list[float]:
-        """Of each server's latency, likewise."""
+        """Return the relative deviation of each server's latency."""
         simulated_s = {server.server: server.p99_s for server in self.report.servers} if self.report else {}
         pairs = [(simulated_s.get(server.server, math.nan), server.p99_s) for server in self.solution.servers]
         return [s / p - 1.0 for s, p in pairs if math.isfinite(s) and math.isfinite(p)]
 
 
 def points_of(figure: str, fleets: Sequence[int] = FLEETS) -> Iterator[Point]:
-    """Of Figures 6 to 10 and 12; `tables`: Table 3; `policies`: every policy with and without rate control on every workload."""
+    """Yield the points of Figures 6 to 10 and 12; `tables`: Table 3; `policies`: all policies, workloads and rate controls."""
     shared = [(policy, True) for policy in CAPPED] + [(policy, False) for policy in SHARED]
     ways = {
         "6": (SINGLE, shared),
@@ -144,7 +144,7 @@ def _planned(policy: str, capped: bool, inputs: Inputs, setting: Setting) -> Sol
         rate_control=capped,
         work=setting.work,
         explained=False,
-        arrivals=None if policy == "best" else "poisson",  # as ROSA's own search plans
+        arrivals=None if policy == "best" else "poisson",  # ROSA's own search plans with Poisson arrivals
     )
 
 
@@ -157,19 +157,19 @@ def _simulated(solution: Solution, inputs: Inputs, setting: Setting) -> Report:
 
 
 def servers_per_component(solution: Solution) -> dict[str, int]:
-    """Those that serve it at all: the columns of ROSA Table 3 where no server serves two."""
+    """Return component -> number of servers that serve it: the columns of ROSA Table 3 where no server serves two."""
     counts = Counter(component for server in solution.servers for component in {stream.component for stream in server.streams})
     order = [*COMPONENTS, *sorted(set(counts) - set(COMPONENTS))]
     return {component: counts[component] for component in order if counts[component]}
 
 
 def allocation_text(solution: Solution) -> str:
-    """5:1:1:1"""
+    """Return a text as 5:1:1:1."""
     return ":".join(str(count) for count in servers_per_component(solution).values())
 
 
 def placement_text(solution: Solution) -> str:
-    """5 system1 (batch 2), 1 system2+monitor"""
+    """Return a text as `5 system1 (batch 2), 1 system2+monitor`."""
     kinds = Counter(
         ("+".join(sorted({stream.component for stream in server.streams})), server.batching, server.batch_size)
         for server in solution.servers
@@ -181,11 +181,11 @@ def placement_text(solution: Solution) -> str:
 
 
 def _allocated(point: Point, inputs: Inputs, setting: Setting) -> Solution:
-    """ROSA's rate control and the best batch sizes for given numbers of servers (ROSA §4.3, Fig. 12)."""
+    """Return the plan with ROSA's rate control and the best batch sizes for given numbers of servers (ROSA §4.3, Fig. 12)."""
     given = servers_per_component(_planned(point.allocation, point.allocation in CAPPED, inputs, setting))
     problem = problem_of(inputs.factory, _robots(inputs.factory), inputs.profile, inputs.catalogue)
     curves = curves_of(problem, inputs.profile)
-    cautious = curves_of(problem, inputs.profile.under("poisson"))  # as ROSA's own search plans
+    cautious = curves_of(problem, inputs.profile.under("poisson"))  # as in ROSA's own search
     found: tuple[float, tuple[Host, ...], Rates] | None = None
     for configs in product(*(cautious.of(demand.model) for demand in problem.demands)):
         groups = [
@@ -213,13 +213,13 @@ def _robots(factory: Factory) -> Counter[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizing:
-    """GPUs that a baseline with ROSA's rate control needs to reach what ROSA reaches with those declared."""
+    """GPUs that a baseline with ROSA's rate control needs to reach ROSA's throughput with the declared ones."""
 
     workload: str
     num_robots: int
     policy: str
     objective: float
-    """ROSA's, predicted, actions/s."""
+    """Throughput of ROSA, predicted, in actions/s."""
     declared: int
     needed: int | None
     """None: more than `MOST_SERVERS`."""
@@ -230,7 +230,7 @@ class Sizing:
 
 
 def gpus_to_match(workload: str, num_robots: int, policy: str, inputs: Inputs, setting: Setting) -> Sizing:
-    """By the scheduler's prediction under Poisson arrivals for both, as in the paper."""
+    """Return the size by the scheduler's prediction under Poisson arrivals for both, as in the paper."""
     factory = inputs.factory.with_num_robots(num_robots)
     target = _planned("rosa", True, replace(inputs, factory=factory), setting).objective
     counts = range(len(factory.tasks), MOST_SERVERS + 1)
@@ -260,19 +260,19 @@ def _static_objective(policy: str, factory: Factory, inputs: Inputs) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    """One server of System 1 without an SLO: the batch size that the scheduler takes, and what it gains."""
+    """Batch size that the scheduler chooses for one System 1 server without an SLO, and its gain."""
 
     num_robots: int
     period_ms: float
     batch_size: int
     predicted_speedup: float
-    """Of the action rate, over batch size 1."""
+    """Speedup of the action rate over batch size 1."""
     simulated_speedup: float
-    """NaN: one by one none came in time at all, as on a profile of a busy CPU"""
+    """NaN: with batches of 1 no reply was in time, as on a profile of a busy CPU."""
 
 
 def batching_decision(num_robots: int, period_ms: float, inputs: Inputs, setting: Setting) -> Batching:
-    """`inputs`: a factory with one task of System 1 alone (P1)."""
+    """Return the decision. inputs: a factory with one task of System 1 alone (P1)."""
     inputs = replace(inputs, factory=_single_server(inputs.factory, num_robots, period_ms))
     problem = problem_of(inputs.factory, _robots(inputs.factory), inputs.profile, inputs.catalogue)
     curves = curves_of(problem, inputs.profile)

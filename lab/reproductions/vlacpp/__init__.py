@@ -1,1 +1,1 @@
-"""vla.cpp (the paper), its studies with the embedded policy."""
+"""Reproduction of vla.cpp (the paper): its studies with the embedded policy."""

@@ -1,4 +1,4 @@
-"""What vla.cpp App. G claims, beside what was measured here."""
+"""Claims of vla.cpp App. G, compared with the measurements here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lab.reproductions.claims import Claim, Rule, measured
 from lab.reproductions.vlacpp.points import STEPS, Mode, Replanned
 
 WHOLE = STEPS[-1]
-"""The chunk, executed without another observation."""
+"""Steps of a whole chunk, executed without another observation."""
 PLATEAU = STEPS[:-1]
 
 
@@ -31,7 +31,7 @@ def _flat(results: Replanned) -> float:
 
 
 def _apart(results: Replanned) -> float:
-    """Between the highest lower and the lowest upper end; 0: all overlap."""
+    """Return the gap between the highest lower and the lowest upper end; 0: all intervals overlap."""
     intervals = [results.of(Mode.WAITS, steps).interval for steps in PLATEAU]
     return 100 * max(0.0, max(low for low, _ in intervals) - min(high for _, high in intervals))
 

@@ -1,4 +1,4 @@
-"""Episodes of a point: the embedded policy in lockstep with Meta-World. PyTorch on one thread."""
+"""Experiment runner: episodes of a point with the embedded policy in lockstep with Meta-World. PyTorch uses one thread."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 
 MODES = {Mode.WAITS: "synchronous", Mode.NAIVE: "naive", Mode.CHUNKED: "default"}
-"""As `rfm bench rtc` knows them."""
+"""Names of the modes in `rfm bench rtc`."""
 FIRST_SEED = 30_000_000
 KEPT = 40
-"""Calls of a point that are timed, in turns"""
+"""Calls of a point that are timed, in turns."""
 
 
 class Heard(Engine):
-    """What another engine is asked."""
+    """Recorder of the requests to another engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.num_calls = 0
         self.first: list[Sequence[InferenceRequest]] = []
-        """`KEPT` calls"""
+        """First `KEPT` calls."""
 
     @property
     def contract(self) -> ModelContract:
@@ -73,8 +73,7 @@ class Laboratory:
         )
 
     def time(self, points: Sequence[Point], rounds: int) -> dict[str, tuple[float, float]]:
-        """CPU time of a call, median and 95th percentile: in each round one call of each point, of those that a few of its episodes
-        asked for, in an order of its own."""
+        """Return CPU times of a call (median, 95th percentile). Each round times one recorded call per point, in random order."""
         asked = {point: self._asked(point) for point in points}
         took_s: dict[Point, list[float]] = {point: [] for point in points}
         rng = np.random.default_rng(0)
@@ -87,7 +86,7 @@ class Laboratory:
         return {str(point): (float(np.median(of)), float(np.quantile(of, 0.95))) for point, of in took_s.items()}
 
     def _asked(self, point: Point) -> list[Sequence[InferenceRequest]]:
-        """Of an episode of each task, shortly."""
+        """Return requests of one short episode per task."""
         heard, asked = Heard(self._engine), list[Sequence[InferenceRequest]]()
         for number, task in enumerate(TASKS):
             self._trials(number, task, point, heard, episodes=1)
@@ -95,7 +94,7 @@ class Laboratory:
         return asked
 
     def _trials(self, number: int, task: str, point: Point, engine: Engine, episodes: int = 0) -> list[Trial]:
-        """The same seeds at every point. episodes: 0: the task's share."""
+        """Run trials with the same seeds at every point. episodes: 0: the task's share."""
         config = replace(config_of(MODES[point.mode]), execution_horizon=point.steps)
         first = FIRST_SEED * (number + 1)
         seeds = range(first, first + (episodes or _share(self._episodes, number)))

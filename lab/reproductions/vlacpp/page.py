@@ -1,4 +1,4 @@
-"""The page, the data and the plot of `rfm reproduce vlacpp`."""
+"""Page, data and plot of `rfm reproduce vlacpp`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ros2_rfm_serving.reports.charts import DPI, figure_of
 PLOT = "figure3.png"
 COLOURS = {Mode.WAITS: "C7", Mode.NAIVE: "C3", Mode.CHUNKED: "C0"}
 SPREAD = 1.04
-"""Modes beside each other, on a logarithmic axis."""
+"""Relative offset of modes beside each other, on a logarithmic axis."""
 INTRODUCTION = f"""# vla.cpp, reproduced
 
 How many steps of a chunk to execute before the next call (App. G, Table 12 and Fig. 3), with the embedded policy on the four
@@ -70,7 +70,7 @@ that go on while an answer is computed, and those that continue them, were plann
 
 
 def write(results: Replanned, claims: Sequence[Claim], out: Path) -> None:
-    """Raises: `ConfigurationError` when something cannot be written."""
+    """Write all files. Raises: `ConfigurationError` when one cannot be written."""
     write_rows(out / "replan.csv", _rows(results))
     write_rows(out / "claims.csv", map(claim_row, claims))
     write_text(out / "README.md", page(results, claims))
@@ -172,7 +172,7 @@ def _rows(results: Replanned) -> Iterator[dict[str, Any]]:
 
 
 def _figure(results: Replanned) -> Any:
-    """Success with its interval, undisturbed with the rate beside it, and disturbed; the largest jump of a command; all over S."""
+    """Draw success with its interval, undisturbed with the rate and disturbed, and the largest jump of a command; all over S."""
     figure, (still, disturbed, jump) = figure_of(14, 3.8, 3)
     for mode in Mode:
         _successes(still, results, mode, disturbed=False)
@@ -188,7 +188,7 @@ def _figure(results: Replanned) -> Any:
     rate.legend(fontsize=8, loc="lower right")
     labels = ("success (%)", "success of a disturbed arm (%)", "largest jump of a command at a seam, mean")
     for axis, label in zip((still, disturbed, jump), labels, strict=True):
-        axis.set_xlim(STEPS[0] / 1.3, STEPS[-1] * 1.3)  # first: there may be nothing to see yet
+        axis.set_xlim(STEPS[0] / 1.3, STEPS[-1] * 1.3)  # limits first: there may be no data yet
         axis.set_xscale("log", base=2)
         axis.set_xticks(STEPS, [str(steps) for steps in STEPS])
         axis.set_xlabel("S, executed steps per call")

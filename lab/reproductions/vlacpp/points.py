@@ -1,4 +1,4 @@
-"""Points of the replan study (vla.cpp App. G): executed steps per call, and how the next chunk is waited for."""
+"""Points of the replan study (vla.cpp App. G): executed steps per call, and waiting mode for the next chunk."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ros2_rfm_serving.monitoring.board import wilson_interval
 from ros2_rfm_serving.operate.inputs import write_text
 
 STEPS = (1, 2, 4, 8, 16, 24)
-"""S; the last one is the whole chunk."""
+"""Values of S; the last one is the whole chunk."""
 DELAY_STEPS = 4
-"""From a request to its answer, of robots that do not wait: 0.2 s at 20 Hz."""
+"""Delay from a request to its answer, for robots that do not wait: 0.2 s at 20 Hz."""
 NOISE = 0.5
-"""On executed actions of a disturbed arm: standard deviation, full scale 1."""
+"""Noise on executed actions of a disturbed arm: standard deviation, full scale 1."""
 FILE = "measured.json"
 
 
 class Mode(enum.Enum):
     WAITS = "synchronous"
-    """The paper's: the world stands still while the answer is computed."""
+    """Mode of the paper: the world stands still while the answer is computed."""
     NAIVE = "naive"
-    """The chunk before goes on meanwhile; the next one knows nothing of it."""
+    """The chunk before continues meanwhile; the next one is independent of it."""
     CHUNKED = "real-time chunking"
-    """The next one continues what is executed meanwhile."""
+    """The next chunk continues the steps that are executed meanwhile."""
 
     @property
     def delay_steps(self) -> int:
@@ -47,21 +47,21 @@ class Point:
 POINTS = tuple(Point(steps=steps, mode=mode, disturbed=of) for of in (False, True) for mode in Mode for steps in STEPS)
 
 TIMED = tuple(point for point in POINTS if not point.disturbed)
-"""A disturbed arm's calls compute the same."""
+"""Timed points: a disturbed arm's calls compute the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Of all episodes of a point."""
+    """Result over all episodes of a point."""
 
     episodes: int
     successes: int
     steps: float
-    """Control steps to success, mean."""
+    """Mean control steps to success."""
     idle_steps: float
-    """Without a row to execute, mean per episode."""
+    """Mean steps per episode without a chunk step to execute."""
     seam_jump: float
-    """Largest of an episode, mean."""
+    """Mean of each episode's largest jump."""
     calls: int
     executed_steps: int
 
@@ -71,7 +71,7 @@ class Outcome:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, Wilson's."""
+        """Return the 95 % interval (Wilson's)."""
         return wilson_interval(self.successes, self.episodes)
 
     @property
@@ -81,45 +81,45 @@ class Outcome:
 
 @dataclass
 class Timing:
-    """Of calls, which all points had in turns: what slows the machine for a while slows them alike."""
+    """Timing of calls, in which all points take turns: a temporary slowdown of the machine affects all alike."""
 
     machine: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
     call_s: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Per point of `TIMED`, CPU time: median, 95th percentile."""
+    """Point of `TIMED` -> CPU time: median, 95th percentile."""
 
 
 @dataclass
 class Replanned:
-    """Measured so far."""
+    """Measurements so far."""
 
     machine: dict[str, str] = field(default_factory=dict)
     episodes: int = 0
-    """Per point."""
+    """Episodes per point."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     timing: Timing = field(default_factory=Timing)
 
     def of(self, mode: Mode, steps: int, *, disturbed: bool = False) -> Outcome:
-        """Raises: `KeyError` when it was not measured."""
+        """Return an outcome. Raises: `KeyError` when it was not measured."""
         return self.outcomes[str(Point(mode=mode, steps=steps, disturbed=disturbed))]
 
     def call_s(self, mode: Mode, steps: int) -> tuple[float, float]:
-        """Median and 95th percentile. Raises: `KeyError` when it was not measured."""
+        """Return median and 95th percentile. Raises: `KeyError` when it was not measured."""
         return self.timing.call_s[str(Point(mode=mode, steps=steps))]
 
     def control_hz(self, mode: Mode, steps: int, *, disturbed: bool = False) -> float:
-        """That one thread can keep up: executed steps per second of inference (Table 12). Raises: `KeyError`."""
+        """Return the rate that one thread sustains: executed steps per second of inference (Table 12). Raises: `KeyError`."""
         return self.of(mode, steps, disturbed=disturbed).steps_per_call / self.call_s(mode, steps)[0]
 
     def row(self, mode: Mode, *, disturbed: bool = False) -> Iterator[tuple[int, Outcome]]:
-        """What was measured of it."""
+        """Yield the measured points of a mode."""
         for steps in STEPS:
             if found := self.outcomes.get(str(Point(mode=mode, steps=steps, disturbed=disturbed))):
                 yield steps, found
 
 
 def load(file: Path) -> Replanned:
-    """Empty where there is no file. Raises: `ConfigurationError`."""
+    """Load measurements; they are empty where there is no file. Raises: `ConfigurationError`."""
     if not file.exists():
         return Replanned()
     try:

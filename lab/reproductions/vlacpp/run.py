@@ -1,4 +1,4 @@
-"""`rfm reproduce vlacpp`: how many steps of a chunk to execute before the next call, in simulated worlds."""
+"""`rfm reproduce vlacpp`: study of the number of steps of a chunk that are executed before the next call, in simulated worlds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EPISODES = 52
 ROUNDS = 200
-"""In which every point's calls are timed"""
+"""Rounds in which every point's calls are timed."""
 ANEW = "measure anew, with --anew, or choose another folder"
 
 
@@ -38,7 +38,7 @@ def vlacpp(
 
     Examples:  rfm reproduce vlacpp --episodes 8 --out /tmp/vlacpp   |   rfm reproduce vlacpp --out docs/reproductions/vlacpp
     """
-    require_matplotlib()  # what would spoil the end of a long run is said at its beginning
+    require_matplotlib()  # errors at the end of a long run are found at its beginning
     from lab.reproductions.vlacpp.claims import claims_of
     from lab.reproductions.vlacpp.page import write
 
@@ -57,7 +57,7 @@ def vlacpp(
 
 
 def measure(results: Replanned, laboratory: Laboratory, file: Path) -> None:
-    """What is missing, with a bar, on stderr; then, how long calls take. What is measured is kept at once."""
+    """Measure missing points with a progress bar on stderr, then time the calls. Each result is saved at once."""
     missing = [point for point in POINTS if str(point) not in results.outcomes]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -80,7 +80,7 @@ def _is_timed(results: Replanned) -> bool:
 
 
 def _laboratory(models: Path, episodes: int) -> Laboratory:
-    """Raises: `ConfigurationError` without PyTorch or Meta-World."""
+    """Return the experiment runner. Raises: `ConfigurationError` without PyTorch or Meta-World."""
     try:
         from lab.reproductions.vlacpp.laboratory import Laboratory
     except ImportError as error:
@@ -90,7 +90,7 @@ def _laboratory(models: Path, episodes: int) -> Laboratory:
 
 
 def _require_alike(results: Replanned, episodes: int, file: Path) -> None:
-    """Raises: `ConfigurationError` when what is there was measured elsewhere, or otherwise."""
+    """Check the present results. Raises: `ConfigurationError` when they are of another machine or other parameters."""
     if not results.outcomes:
         return
     if results.episodes != episodes:

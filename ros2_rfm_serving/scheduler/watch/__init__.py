@@ -1,5 +1,4 @@
-"""What a running factory says of itself: which servers live, how fast they are, what robots need; and whether the plan still
-holds."""
+"""Telemetry of a running factory: liveness and speed of servers, needs of robots, and attainment of the plan."""
 
 from ros2_rfm_serving.scheduler.watch.factors import SAMPLE
 from ros2_rfm_serving.scheduler.watch.health import LOOK_PERIOD_S

@@ -1,9 +1,9 @@
-"""How long servers really take, against the profile that the plan was made with.
+"""Estimates of the real service times of servers, relative to the profile that the plan was made with.
 
-A server says how many replies it has given and how long the engine took for them, queueing apart. A batch of fixed size takes
-what the profile has for it, whoever waits in front of it: the quotient is the server's *pace*. Between replies of half-filled
-batches and full ones no difference is claimed: some engines fill batches up, others do not. Requests that share an engine take
-the longer the more they are: there the pace is that of the latency curve which goes through (rate, latency) as measured.
+A server reports its number of replies and the engine time for them, without queueing. A batch of fixed size takes its time in the
+profile, whatever queue is in front of it: the quotient is the server's *pace*. Replies of half-filled and full batches are not
+distinguished: some engines pad batches, others do not. Requests that share an engine take longer the more they are: there the pace
+is that of the latency curve that passes through the measured (rate, latency).
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from ros2_rfm_serving.scheduler.watch.words import ServerWord
 from ros2_rfm_serving.types import Placement
 
 LOT_S = 1.0
-"""Of replies: shorter ones are not worth a look."""
+"""Least duration of a lot (the replies between two reports) that is evaluated."""
 LONGEST_LOT_S = 10.0
-"""A server that was not heard for longer begins anew."""
+"""Longest gap between two reports; after a longer one the estimate of a server restarts."""
 TOLERANCES = {"fixed": 0.05, "continuous": 0.2}
-"""Relative, by the way of batching: what is nearer to the pace in use is not worth another plan. The curve of requests that share
-an engine depends on how they arrive, which a profile only resembles."""
+"""Relative differences by kind of batching that do not justify another plan. The curve of requests that share an engine depends on
+their arrivals, which a profile only approximates."""
 FRESH_S = 5.0
-"""What has not worked for longer keeps nobody waiting."""
+"""Time after which an idle server no longer delays the evaluation of others."""
 FAR = 10.0
-"""A lot that is so many times longer or shorter than its profile was not measured, or not here; a few longer ones in a row were.
-One that has so many times more requests at once than the server takes never was."""
+"""Ratio to the profile beyond which a lot is not believed, unless a few too long ones follow each other. A lot with more concurrent
+requests than this multiple of the server's capacity is never believed."""
 IDLE_S = 600.0
-"""A slower server that no plan gives anything to do for so long, twice as long after each relapse, may be as quick as others again:
-it is found out by using it."""
+"""Time after which a slower server that plans leave unused is assumed to have its normal pace again, doubled after each relapse:
+only use can show its pace."""
 BISECTIONS = 30
 NORMAL_P90 = 1.2816
-"""Standard deviations that this percentile of a normal distribution lies above its mean."""
+"""Standard deviations from the mean to this percentile of a normal distribution."""
 
 
 class Lot(NamedTuple):
-    """What a server did between two of its words."""
+    """Work of a server between two of its reports."""
 
     replies: int
     seconds: float
     inference_s: float
-    """Mean, as is the next."""
+    """Mean engine time per reply; the queue wait is a mean, too."""
     queue_wait_s: float
     mean_batch_size: float
 
     @property
     def at_once(self) -> float:
-        """Requests that it would have run, mean (Little's law); those of the first moment began before."""
+        """Return the mean number of concurrent requests (Little's law); those of the first moment began before."""
         return self.replies * self.inference_s / (self.seconds + self.inference_s)
 
 
@@ -66,9 +66,9 @@ class Lot(NamedTuple):
 class _Measured:
     placement: Placement
     batches_s: tuple[float, ...]
-    """By the profile: of 1, 2, ... rows."""
+    """Batch durations by the profile for 1, 2, ... rows."""
     scatter: float
-    """Of one batch, relative standard deviation."""
+    """Relative standard deviation of the duration of one batch."""
     paces: Means
     word: ServerWord | None = None
     word_s: float = 0.0
@@ -76,23 +76,23 @@ class _Measured:
     """Mean of the newest lot, arrival to reply."""
     latency_p99_s: float = math.nan
     lot_s: float = -math.inf
-    """When."""
+    """Time of the newest lot."""
     asked_s: float = -math.inf
-    """When a plan last had robots ask it."""
+    """Time when a plan last had routes to it."""
     used: float = 1.0
-    """The pace that plans are made with."""
+    """Pace that plans use."""
     hold: Hold = field(default_factory=Hold)
     beyond: int = 0
-    """Lots in a row that were too long to be believed."""
+    """Consecutive lots that were too long to be believed."""
     late: float = 1.0
-    """Times that its services take longer on average, for those that straggle more than is declared; no part of its pace."""
+    """Factor by which stragglers beyond the declared ones raise its mean service time; it is not part of the pace."""
 
     @property
     def tolerance(self) -> float:
         return TOLERANCES[self.placement.batching] * self.used
 
     def takes(self, pace: float, now_s: float) -> bool:
-        """From now on plans are made with it, unless it has to wait. True: it is another one."""
+        """Use a pace for plans from now on, unless it has to wait; return whether it is another one."""
         if pace == self.used or (pace < self.used and self.hold.lasts(now_s)):
             return False
         self.hold.worsens(now_s) if pace > self.used else self.hold.eases()
@@ -100,17 +100,17 @@ class _Measured:
         return True
 
     def is_forgiven(self, now_s: float) -> bool:
-        """As no plan gives it anything to do, nothing more will be measured."""
+        """Return whether an unused server is assumed to be normal again, because nothing more will be measured."""
         since_s = self.hold.since_s if self.hold.since_s <= now_s else -math.inf
         return self.used > 1.0 and now_s - max(self.lot_s, self.asked_s, since_s) >= IDLE_S * self.hold.times
 
     def is_changing(self, now_s: float) -> bool:
-        """It works, and what was measured of it does not say how fast yet."""
+        """Return whether it works and its measurements do not give a pace yet."""
         return 0 < len(self.paces) < LEAST_LOTS and 0.0 <= now_s - self.lot_s < FRESH_S
 
 
 class Pace(NamedTuple):
-    """Of one server, for people."""
+    """Pace of one server, for display."""
 
     model: str
     interval: Interval
@@ -118,24 +118,24 @@ class Pace(NamedTuple):
 
 
 class Drift:
-    """Of the servers of a schedule."""
+    """Pace estimates of the servers of a schedule."""
 
     def __init__(self, profile: Profile, stragglers: Stragglers | None = None) -> None:
-        """profile: as it was measured, one way of batching for each model and GPU type (`Profile.batched`). stragglers: as
-        declared; a pace is beside what services take on average, with those that take longer."""
+        """profile: as measured, with one kind of batching per model and GPU type (`Profile.batched`). stragglers: as declared; a
+        pace is relative to the mean service time, which includes them."""
         self._declared = stragglers.pace if stragglers else 1.0
         self._profile = profile.rescaled({(m, g): self._declared for m, g, _, _ in profile.measured()}) if stragglers else profile
         self._evenly = self._profile.under("periodic")
-        """Of who asks by turns: of no requests in other ways is less waited for."""
+        """Profile under periodic arrivals, which have the shortest waits."""
         self._measured = frozenset(profile.measured())
         self._servers: dict[str, _Measured] = {}
         self._asked: frozenset[str] = frozenset()
         self.implausible = 0
-        """Lots that say what no server does."""
+        """Implausible lots."""
 
     def place(self, placements: Mapping[str, Placement], asked: frozenset[str] = frozenset()) -> list[str]:
-        """A schedule is in force. What was measured of a server counts as long as it hosts the same; the pace in use of its
-        hardware lasts until something else is measured. Those that host something else are named. asked: to whom routes lead."""
+        """Follow a schedule. Measurements of a server count as long as it hosts the same model; the pace of its hardware lasts
+        until another is measured. Servers with another model are returned. asked: servers with routes."""
         anew, self._asked = [], asked
         for name, placement in placements.items():
             known = self._servers.get(name)
@@ -151,7 +151,7 @@ class Drift:
         return anew
 
     def straggle(self, stragglers: Mapping[str, Stragglers]) -> None:
-        """More than is declared, by what plans are made with from now on."""
+        """Account for stragglers beyond the declared ones, which plans use from now on."""
         for name, server in self._servers.items():
             late = stragglers[name].pace / self._declared if name in stragglers else 1.0
             if late != server.late:
@@ -159,13 +159,13 @@ class Drift:
                 server.paces.forget()
 
     def usual(self) -> dict[str, Usual]:
-        """Of servers whose batches begin and end together: what they take, without stragglers."""
+        """Return the service times without stragglers, for servers whose batches begin and end together."""
         fixed = {n: s for n, s in self._servers.items() if s.placement.batching == "fixed" and s.batches_s}
         times = {name: max(server.used, 1.0) / self._declared for name, server in fixed.items()}
         return {n: Usual(times[n] * max(s.batches_s), s.scatter, times[n] * min(s.batches_s)) for n, s in fixed.items()}
 
     def hear(self, word: ServerWord, now_s: float) -> Lot | None:
-        """What it did since the last lot; None: nothing that counts, or too little for a lot."""
+        """Return the work since the last lot; None: nothing that counts, or too little for a lot."""
         server = self._servers.get(word.server)
         if server is None or word.model != server.placement.model:
             return None
@@ -192,19 +192,20 @@ class Drift:
         return lot
 
     def latencies_s(self, server: str) -> tuple[float, float]:
-        """(mean, p99) from arrival to reply, lately; NaN: not known."""
+        """Return the recent (mean, p99) from arrival to reply; NaN: not known."""
         found = self._servers.get(server)
         return (found.latency_s, found.latency_p99_s) if found else (math.nan, math.nan)
 
     def look(self, now_s: float) -> bool:
-        """Takes over the paces that are surely not those in use. True: there are some.
+        """Adopt paces that surely differ from those in use, and return whether there are any.
 
-        As long as it is not known of one server of a model what has changed, nothing is said of the others: it may be the same.
+        While the change of one server of a model is not known yet, the others of that model wait, because their change may be the
+        same.
         """
         changing = {_model(s.placement) for s in self._servers.values() if s.is_changing(now_s)}
         changed = False
         for name, server in self._servers.items():
-            # Of a clock that was set back.
+            # This corrects times after the clock was set back.
             server.lot_s, server.asked_s = min(server.lot_s, now_s), min(server.asked_s, now_s)
             if name in self._asked:
                 server.asked_s = now_s
@@ -218,7 +219,7 @@ class Drift:
         return changed
 
     def paces(self) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
-        """Of servers, and of models (on a GPU type): what all of at least two servers of a model have in common is the model's."""
+        """Return the paces of servers, and of models on a GPU type: a factor common to two or more servers is the model's."""
         alike: dict[tuple[str, str], list[float]] = {}
         for server in self._servers.values():
             if server.paces.interval():
@@ -228,12 +229,12 @@ class Drift:
         return {name: round(p, 2) for name, p in own.items() if abs(p - 1.0) > self._servers[name].tolerance / 2}, models
 
     def told(self) -> dict[str, Pace]:
-        """By server, of those of which enough was measured."""
+        """Return server -> pace, for servers with enough measurements."""
         known = {name: server.paces.interval() for name, server in self._servers.items()}
         return {n: Pace(self._servers[n].placement.model, i, self._servers[n].used) for n, i in known.items() if i}
 
     def _scatter(self, placement: Placement) -> float:
-        """Where hardly anything queues, one in ten does not meet another."""
+        """Return the scatter of batch durations, from quantiles at the lowest load, where hardly any requests meet."""
         model, gpu_type, batching, _ = _kind(placement)
         sizes = [size for way, size in self._profile.batch_sizes(model, gpu_type) if way == batching]
         columns = [self._profile.curve_arrays(model, gpu_type, batching, size)[2] for size in sizes]
@@ -248,8 +249,8 @@ class Drift:
         return self._curve_pace(server, lot)
 
     def _curve_pace(self, server: _Measured, lot: Lot) -> float:
-        """s with s L(s rate) = latency: everything takes s times longer. Robots keep their phases: those that ask together meet
-        more company than others at their rate, those that never do meet none, and neither is a matter of how fast the server is."""
+        """Return s with s L(s rate) = latency: everything takes s times longer. Robots keep their phases: those that send together
+        wait longer than others at their rate, those that never do not at all, and neither depends on the server's speed."""
         kind, latency_s = _kind(server.placement), lot.inference_s + lot.queue_wait_s
         rates, means, _ = self._profile.curve_arrays(*kind)
         pace = _stretched(rates, means, lot.replies / lot.seconds, latency_s)
@@ -261,7 +262,7 @@ class Drift:
 
 
 def _stretched(rates: Array, means: Array, rate_hz: float, latency_s: float) -> float:
-    """By how much everything takes longer than by a latency curve."""
+    """Return the factor by which everything takes longer than by a latency curve."""
     low, high = 1 / FAR, FAR
     for _ in range(BISECTIONS):
         middle = math.sqrt(low * high)
@@ -281,7 +282,7 @@ def _model(placement: Placement) -> tuple[str, str]:
 
 
 def _lot(before: ServerWord, word: ServerWord, passed_s: float) -> Lot | None:
-    """None: it began anew, or nothing ran."""
+    """Return the work between two reports. None: the server restarted, or nothing ran."""
     replies = word.replies - before.replies
     inference_s, wait_s = word.inference_s - before.inference_s, word.queue_wait_s - before.queue_wait_s
     if replies <= 0 or inference_s <= 0.0 or wait_s < 0.0 or not 0.0 < passed_s <= LONGEST_LOT_S:
@@ -290,7 +291,7 @@ def _lot(before: ServerWord, word: ServerWord, passed_s: float) -> Lot | None:
 
 
 def _common(paces: list[float]) -> float:
-    """Of several, all on one side of the profile: their median. 1: there is none."""
+    """Return the median of several paces that are all on one side of the profile. 1: they have no common factor."""
     return statistics.median(paces) if len(paces) > 1 and (min(paces) > 1.0 or max(paces) < 1.0) else 1.0
 
 

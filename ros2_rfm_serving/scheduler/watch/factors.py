@@ -1,8 +1,8 @@
-"""What robots really need, against what the descriptor declares: the way to their servers, how far they execute a chunk (Kairos
-§3.1), how often they call System 2 (ROSA §3.4.2). Per task, of a sample of its robots: they are alike.
+"""Estimates of the real needs of robots, relative to the descriptor: network time to servers, executed part of a chunk (Kairos
+§3.1), and calls of System 2 (ROSA §3.4.2). They are per task, from a sample of its robots, which are alike.
 
-A round trip is request to reply; without what the server took meanwhile, it is the network's. What one robot waits is a matter of
-its queue far more than of its way, and what all of them wait is not: what they say between two words of one of them is one lot.
+A round trip is from request to reply; without the server's time it is the network's. The wait of one robot depends far more on its
+queue than on its network, but the mean of all robots does not: their reports between two reports of one robot are one lot.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from ros2_rfm_serving.scheduler.watch.words import Asked, Kept, RobotWord
 from ros2_rfm_serving.types import SYSTEM1
 
 LOT_S, ROUND_S, LONGEST_LOT_S = 2.0, 1.0, 30.0
-"""Between two words of a robot that say how it acts; and how long its way was, which is one lot with what all others say of it."""
+"""Seconds between two reports that make a lot: of a robot's actions; of network times, in one lot of all robots; the longest."""
 TOLERANCE = 0.1
-"""Relative: nearer to what is in use is not worth another plan."""
+"""Relative difference that does not justify another plan."""
 LEAST_TRAVEL_S = 0.005
-"""So much of a difference is none, of the way to a server."""
+"""Difference of network times that is ignored, in s."""
 MOST_TRAVEL_S = 10.0
 TAIL_ANSWERS = 100
-"""That a robot's percentiles are of: until so many came under the schedule in force, what they have above the server's is not the
-network's, but of queues that are no more."""
+"""Answers that a robot's percentiles cover: with fewer under the active schedule, their excess over the server's is due to former
+queues, not to the network."""
 TAIL_LOT_S, TAIL_HELD_S, TAIL_FALL_LOTS = 5.0, 300.0, 40
-"""Percentiles of windows that overlap say the same again: what comes in so long is one lot. A tail becomes no less for so long, and
-then by so many lots: one that is too long costs rate, one that is too short breaks SLOs."""
+"""Percentiles of overlapping windows repeat themselves: the first value is the duration of one lot. A tail does not fall during the
+second, and then only by the third number of lots: a tail that is too long costs rate, one that is too short breaks SLOs."""
 LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
-"""Beyond these it was not measured: seconds of a chunk, calls per action."""
+"""Limits of plausibility: seconds of a chunk, calls per action."""
 LOT_CHUNKS, LOT_CALLS = 32, 16
-"""That make a lot; of calls, answers after which so many were to be expected do, too."""
+"""Sizes of a lot; for calls, answers after which that number was expected make a lot, too."""
 FEW_CHUNKS = 4
-"""Make a small lot: what scatters little is known from a few of those, long before one robot has executed many chunks."""
+"""Size of a small lot: a value with little scatter is known from a few of those, long before one robot has executed many chunks."""
 LEAST_OF_DECLARED = 0.1
-"""Of the declared ratio of calls, that is always planned for: who calls nobody now may."""
+"""Fraction of the declared ratio of calls that is always planned for, because robots that make no calls now may make them later."""
 SAMPLE = 32
-"""Robots of a task that are heard: they are alike."""
+"""Robots per task that are evaluated, because they are alike."""
 _Words = dict[str, tuple[RobotWord, float]]
-"""Robot -> what it said, and when."""
+"""Robot -> (report, time of receipt)."""
 
 
 @dataclass(slots=True)
 class _Factor:
-    """One figure of a task."""
+    """Estimate of one figure of a task."""
 
     means: Means
-    """That are looked at."""
+    """Measurements."""
     used: float
-    """That plans are made with."""
+    """Value that plans use."""
     tolerance: float = 0.0
-    """At the least."""
+    """Lower limit of the tolerance."""
     least: float = 0.0
-    """It is never believed to be."""
+    """Lower limit of the value."""
     less_is_worse: bool = False
     hold: Hold = field(default_factory=Hold)
 
     def look(self, now_s: float, *, may_fall: bool = True) -> bool:
-        """Takes over what is surely not what is in use. True: it is another one."""
+        """Adopt a value that surely differs from the one in use, and return whether there is one."""
         interval = self.means.interval()
         if interval is None or not interval.replaces(self.used, max(TOLERANCE * self.used, self.tolerance)):
             return False
@@ -77,18 +77,18 @@ class _Factor:
 
 @dataclass(slots=True)
 class _Lots:
-    """Of so much each."""
+    """Lots of equal size."""
 
     size: float
-    """Chunks, or calls."""
+    """Chunks or calls per lot."""
     means: Means = field(default_factory=Means)
     counted: float = 0.0
     weight: float = 0.0
     amount: float = 0.0
-    """Of the lot that is being made, as is how much was counted."""
+    """Sum of the present lot."""
 
     def add(self, weight: float, amount: float, expected: float) -> bool:
-        """True: what was measured has changed."""
+        """Add to the present lot, and return whether the measured value has changed."""
         self.counted, self.weight, self.amount = self.counted + expected, self.weight + weight, self.amount + amount
         if self.counted < self.size:
             return False
@@ -103,19 +103,19 @@ class _Lots:
 
 @dataclass(slots=True)
 class _Pool:
-    """What all robots say, in lots of so much: of rare calls most lots of single robots would have none, and others two."""
+    """Reports of all robots in lots of equal size: of rare calls most lots of single robots would have none, and others two."""
 
     factor: _Factor
     lots: tuple[_Lots, ...]
-    """The smaller ones first: these are soon enough, larger ones are sure of what scatters."""
+    """Lots by size, the smaller ones first: these are early, larger ones are precise for values that scatter."""
 
     def add(self, weight: float, amount: float, *, expected: float) -> None:
-        """expected: how much of a lot that is."""
+        """Add a report. expected: its size as a part of a lot."""
         changed = [lots for lots in self.lots if lots.add(weight, amount, expected)]
         self._forget_all_but(changed[0] if changed else None)
 
     def look(self, now_s: float) -> bool:
-        """As `_Factor.look`."""
+        """Adopt a new value, as `_Factor.look`."""
         for lots in self.lots:
             self.factor.means = lots.means
             if self.factor.look(now_s):
@@ -124,7 +124,7 @@ class _Pool:
         return False
 
     def _forget_all_but(self, those: _Lots | None) -> None:
-        """They are of before as well. None: it is not known of any."""
+        """Forget the other lots, which are from before a change. None: no change is known."""
         for lots in self.lots:
             if those is not None and lots is not those:
                 lots.forget()
@@ -132,17 +132,17 @@ class _Pool:
 
 @dataclass(slots=True)
 class _Round:
-    """A lot of all robots together, which lasts until one of them is heard again."""
+    """Lot of all robots together, which lasts until one of them reports again."""
 
     least_s: float = 0.0
-    """That it lasts."""
+    """Least duration."""
     robots: set[str] = field(default_factory=set)
     since_s: float = math.inf
     weight: float = 0.0
     amount: float = 0.0
 
     def add(self, robot: str, weight: float, mean: float, means: Means, now_s: float) -> None:
-        """means: of whole rounds."""
+        """Add a robot's report. means: of whole rounds."""
         if robot in self.robots and not 0.0 <= now_s - self.since_s < self.least_s:
             means.add(self.weight, self.amount / self.weight)
             self.forget()
@@ -161,25 +161,25 @@ class _Task:
     travel: _Factor
     tail: _Factor
     cycle: _Pool | None
-    """None: what is executed of a chunk is fixed."""
+    """Executed part of a chunk; None: it is fixed."""
     calls: dict[str, _Pool] = field(default_factory=dict)
     robots: _Words = field(default_factory=dict)
-    """Their last words that say how they act, and when."""
+    """Last reports on actions."""
     under_way: _Words = field(default_factory=dict)
-    """And how long their way was."""
+    """Last reports on network times."""
     trips: _Round = field(default_factory=_Round)
     tails: _Round = field(default_factory=lambda: _Round(TAIL_LOT_S))
     ways: Ways = field(default_factory=lambda: Ways(LEAST_TRAVEL_S))
-    """Of each robot by itself."""
+    """Network times per robot."""
     tail_s: float = math.nan
-    """When the tail in use was taken over; NaN: it is the declared one."""
+    """Time when the tail in use was adopted; NaN: it is the declared one."""
     answered: dict[str, int] = field(default_factory=dict)
-    """Robot -> answers before the schedule in force."""
+    """Robot -> answers before the active schedule."""
     beyond_s: Mapping[str, float] = field(default_factory=dict)
-    """Server -> what of a round trip is known to be the way to its host."""
+    """Server -> part of a round trip that is known as the distance of its host."""
 
     def forget_tails(self) -> None:
-        """Something has changed: windows of robots and servers are of what was before, for a while."""
+        """Forget tails after a change, because windows of robots and servers cover the time before for a while."""
         self.tail.means.forget()
         self.tails.forget()
         self.answered.clear()
@@ -199,10 +199,10 @@ class Factors:
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
         self.implausible = 0
-        """Lots that say what no robot does."""
+        """Implausible lots."""
 
     def declare(self, factory: Factory) -> None:
-        """What plans are made with until something else is measured; of travels without what is known of servers' hosts."""
+        """Reset to the values of a descriptor; network times are without the known distances of servers' hosts."""
         near = factory.without_away()
         self._tasks = {
             name: _Task(
@@ -222,7 +222,7 @@ class Factors:
         }
 
     def keep(self, robots: Container[str]) -> None:
-        """Another schedule: who has left makes room for somebody else, and tails are of what was before for a while."""
+        """Follow another schedule: robots that have left make room in the sample, and tails are from before for a while."""
         for task in self._tasks.values():
             for words in (task.robots, task.under_way):
                 for name in [name for name in words if name not in robots]:
@@ -231,17 +231,17 @@ class Factors:
             task.forget_tails()
 
     def forget_tails(self) -> None:
-        """Servers are quicker or slower than before: windows are of both for a while."""
+        """Forget tails after a change of server speeds, because windows cover both for a while."""
         for task in self._tasks.values():
             task.forget_tails()
 
     def wants(self, robot: str, task: str) -> bool:
-        """Whether this one is, or may be, in the sample."""
+        """Return whether a robot is, or may be, in the sample."""
         found = self._tasks.get(task)
         return found is not None and (robot in found.robots or len(found.robots) < SAMPLE)
 
     def hear(self, word: RobotWord, latency_s: float, latency_p99_s: float, now_s: float) -> None:
-        """latency_s: of its System 1 server, lately; NaN: not known."""
+        """Evaluate a report. latency_s, latency_p99_s: recent ones of its System 1 server; NaN: not known."""
         if not self.wants(word.robot, word.task) or not word.is_sane:
             return
         task = self._tasks[word.task]
@@ -251,20 +251,20 @@ class Factors:
             self._measure(task, before, word)
 
     def look(self, now_s: float) -> bool:
-        """Takes over what is surely not as in use. True: there is some."""
+        """Adopt values that surely differ from those in use, and return whether there are any."""
         changed = [task.look(now_s) for task in self._tasks.values()]
         return any(changed)
 
     def far(self, now_s: float) -> tuple[Far, ...]:
-        """Robots whose own way is longer than plans are made with, for sure; the longest first."""
+        """Return robots whose own network time surely exceeds the planned one; the longest first."""
         tasks = self._tasks.values()
         those = (f for t in tasks for f in t.ways.far(t.travel.used, max(TOLERANCE * t.travel.used, LEAST_TRAVEL_S), now_s))
         return tuple(sorted(those, key=lambda far: -far.way_s))
 
-    # --- what plans are made with ---
+    # --- values that plans use ---
 
     def travels(self, factory: Factory) -> dict[str, Travel]:
-        """Where they are not as declared."""
+        """Return the network times that differ from the declared ones."""
         found, near = dict[str, Travel](), factory.without_away()
         for name, task in self._tasks.items():
             declared = near.network_of(name)
@@ -273,12 +273,12 @@ class Factors:
         return found
 
     def cycles_s(self, factory: Factory) -> dict[str, float]:
-        """Where they are not as declared."""
+        """Return the execution times that differ from the declared ones."""
         used = {name: task.cycle.factor.used for name, task in self._tasks.items() if task.cycle}
         return {name: seconds for name, seconds in used.items() if seconds != factory.tasks[name].cycle_period_s}
 
     def calls(self, factory: Factory) -> dict[str, Mapping[str, float]]:
-        """Where they are not as declared."""
+        """Return the ratios of calls that differ from the declared ones."""
         found: dict[str, Mapping[str, float]] = {}
         for name, task in self._tasks.items():
             declared = factory.tasks[name].calls_per_action
@@ -317,7 +317,7 @@ class Factors:
                 calls.add(answers, asked, expected=max(asked, answers * calls.factor.used))
 
     def _is_plausible(self, value: float, least: float, most: float) -> bool:
-        """NaN: nothing was said."""
+        """Return whether a value is within its limits, and count it otherwise. NaN: it was not reported."""
         if math.isnan(value):
             return False
         self.implausible += not least <= value <= most
@@ -325,7 +325,7 @@ class Factors:
 
 
 def _before(words: _Words, word: RobotWord, now_s: float, least_s: float) -> RobotWord | None:
-    """With which it makes a lot; None: with none."""
+    """Return the former report that makes a lot with this one; None: there is none."""
     before, at_s = words.get(word.robot, (None, -math.inf))
     passed_s = now_s - at_s
     if before is not None and 0.0 <= passed_s < least_s and word.horizons >= before.horizons:
@@ -333,7 +333,7 @@ def _before(words: _Words, word: RobotWord, now_s: float, least_s: float) -> Rob
     words[word.robot] = (word, now_s)
     if before is None or not 0.0 < passed_s <= LONGEST_LOT_S or not (before.streams and word.streams):
         return None
-    return before if before.server == word.server else None  # else it has waited for a session meanwhile
+    return before if before.server == word.server else None  # otherwise it has waited for a session meanwhile
 
 
 def _since(before: RobotWord, word: RobotWord, component: str) -> Asked:
@@ -344,11 +344,11 @@ def _since(before: RobotWord, word: RobotWord, component: str) -> Asked:
 
 
 def _calls(before: RobotWord, word: RobotWord, component: str) -> int:
-    """With those that were given up: of a server that is asked too much, what is answered says what it can do."""
+    """Return calls including those that were given up, because the answers of an overloaded server only show its capacity."""
     then, now = before.kept.get(component, Kept()), word.kept.get(component, Kept())
     return max(_since(before, word, component).answers, now.answers - then.answers)
 
 
 def _answers(word: RobotWord) -> int:
-    """Of System 1, since the robot's start."""
+    """Return the answers of System 1 since the robot's start."""
     return word.asked[SYSTEM1].answers if SYSTEM1 in word.asked else 0

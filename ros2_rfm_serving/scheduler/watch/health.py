@@ -1,12 +1,11 @@
-"""Which servers live, with hysteresis: one that falls silent is lost after a while, one that comes back is trusted after a longer
-one.
+"""Liveness of servers with hysteresis: a silent server is lost after a while, and one that returns is trusted after a longer one.
 
-Robots do not wait for it: they turn to their standby by themselves within a second or two (docs/safety.md). What is decided here
-is whom schedules are made with. A server that comes and goes is kept out for twice as long each time, and forgiven by and by (as
-routes are that flap: RFC 2439); but not while robots stand for want of one.
+Robots do not wait for it: they switch to their standby by themselves within a second or two (docs/safety.md). This module decides
+which servers schedules use. A server that repeatedly fails and returns is excluded for twice as long each time, and forgiven
+gradually (as flapping routes are: RFC 2439); but not while robots are stopped for want of one.
 
-Time comes as `now_s` of one clock, and counts only as far as between two looks of a scheduler that runs: one that was busy or
-stopped has heard nobody, and calls nobody lost for it. When nobody at all is heard, it is the scheduler that is deaf.
+Time is `now_s` of one clock, and counts only up to one poll period of a running scheduler: one that was busy or stopped has
+received no messages, and declares no server lost for that. When no server at all is received, the fault is on the scheduler's side.
 """
 
 from __future__ import annotations
@@ -19,47 +18,46 @@ from ros2_rfm_serving.scheduler.watch.words import ServerWord
 from ros2_rfm_serving.types import Placement, ServerState
 
 LOST_AFTER_S = 3.0
-"""Without being able to serve. A late word is nothing: one that falls silent may still serve for another second or so."""
+"""Time without being able to serve. One late message is harmless, as a silent server may still serve for a second."""
 FIRST_WORD_S = 60.0
-"""For a process to start, and be heard for the first time."""
+"""Time for a process to start and be received for the first time."""
 LATE_WORD_S = 10.0
-"""The same, where the factory runs already, as others say that have a former scheduler or have answered: whoever lives is heard
-soon."""
+"""The same in a running factory, where servers have a former scheduler or have sent replies: they are received soon."""
 LOADING_S, LOADING_SHARE = 300.0, 3.0
-"""For what was placed anew, as long as the server says that it gets there: at least so long, or this many times what the catalogue
-says. Weights may come from a disk or a network that is ten times as slow as the one the catalogue was measured with."""
+"""Time to load a new model, as long as the server reports progress: at least the first, or the second times the catalogue's.
+Weights may be on a disk or network that is ten times as slow as that of the catalogue's measurement."""
 BUSY_LOADING_S = 10.0
-"""Without a word: whoever loads has little time left to speak."""
+"""Time without a message while a server loads, which leaves it little time to report."""
 GETTING_THERE = (ServerState.LOADING, ServerState.DRAINING)
-"""A server that turns to another model answers first what it has."""
+"""States of a server that changes its model; it first answers pending requests."""
 BACK_AFTER_S, LONGEST_BACK_S = 5.0, 600.0
 SHORT_BACK_S = 1.0
-"""Where robots stand, any server that lives is better than none."""
+"""The same where robots are stopped: any living server is better than none."""
 FORGIVEN_S = 300.0
-"""A loss weighs half as much after so long."""
+"""Half-life of the penalty for a loss."""
 LOOK_PERIOD_S = 0.5
 
 
 @dataclass(slots=True)
 class _Server:
     model: str = ""
-    """That it is to host; empty: none."""
+    """Model that it is to host; empty: none."""
     setup: tuple[object, ...] = ()
-    """How."""
+    """Configuration that it is to have."""
     epoch: int = 0
-    """Of the schedule that said so first."""
+    """Epoch of the schedule that first placed it."""
     patience_s: float = LOADING_S
-    """For it to get ready."""
+    """Time for it to get ready."""
     unfit_s: float = 0.0
-    """For how long it could not serve what it should."""
+    """Time that it could not serve its model."""
     fit_s: float = 0.0
     lost: bool = False
     penalty: float = 0.0
-    """Losses, the older the less."""
+    """Losses, weighted by age."""
     word: ServerWord | None = None
-    """The newest."""
+    """Newest report."""
     fresh: bool = False
-    """Heard since the last look."""
+    """Whether it was received since the last poll."""
     quiet_s: float = 0.0
 
     @property
@@ -68,14 +66,14 @@ class _Server:
 
     @property
     def fits(self) -> bool:
-        """It could serve what is asked of it; one that hosts nothing is fit when it says anything but that it is broken."""
+        """Return whether it could serve its model; one without a model is fit in any state but a failure."""
         if self.word is None or self.quiet_s > 2 * LOOK_PERIOD_S:
             return False
         return self.word.state is ServerState.READY or (not self.model and self.word.state is ServerState.LOADING)
 
     @property
     def serves_as_placed(self) -> bool:
-        """By a word that is newer than the schedule that placed it."""
+        """Return whether it serves its placement, by a report that is newer than the schedule."""
         word = self.word
         return (
             word is not None and word.state is ServerState.READY and (word.model, True) == (self.model, word.follows >= self.epoch)
@@ -83,14 +81,14 @@ class _Server:
 
 
 class Health:
-    """Of declared servers; a word of any other one says nothing."""
+    """Liveness of declared servers; reports of others are ignored."""
 
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
         self._looked_s = math.nan
         self._first_word_s = FIRST_WORD_S
         self.unknown = 0
-        """Words of servers that nobody declared."""
+        """Reports of undeclared servers."""
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -98,28 +96,28 @@ class Health:
 
     @property
     def on_probation(self) -> dict[str, float]:
-        """Server that lives again -> s until it is used."""
+        """Return server that lives again -> s until it is used."""
         return {name: s.back_after_s - s.fit_s for name, s in self._servers.items() if s.lost and s.fit_s > 0.0}
 
     @property
     def is_deaf(self) -> bool:
-        """Nobody at all is heard."""
+        """Return whether no server at all is received."""
         return all(server.word is None or server.quiet_s >= LOST_AFTER_S / 2 for server in self._servers.values())
 
     def declare(self, servers: Collection[str]) -> None:
-        """Those of the descriptor."""
+        """Set the servers of the descriptor."""
         for name in self._servers.keys() - set(servers):
             del self._servers[name]
         for name in servers:
             self._servers.setdefault(name, _Server())
 
     def lose(self, servers: Collection[str]) -> None:
-        """Somebody else has found so."""
+        """Mark servers as lost, as found by another component."""
         for name in self._servers.keys() & set(servers):
             self._servers[name].lost = True
 
     def place(self, server: str, placement: Placement | None, load_s: float, epoch: int) -> None:
-        """A schedule says what it hosts, None: nothing; another model or other batches than before take their time."""
+        """Set the placement of a server, None: none; another model or other batches than before take their time."""
         model, setup = (placement.model, _setup(placement)) if placement else ("", ())
         if (found := self._servers.get(server)) and (model, setup) != (found.model, found.setup):
             found.model, found.setup, found.epoch = model, setup, epoch
@@ -134,7 +132,7 @@ class Health:
             self.unknown += 1
 
     def look(self, now_s: float, *, short: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Who is lost since the last look, and who is back. short: robots stand for want of a server."""
+        """Return the servers lost and returned since the last poll. short: robots are stopped for want of a server."""
         passed_s = min(max(now_s - self._looked_s, 0.0), LOOK_PERIOD_S) if not math.isnan(self._looked_s) else 0.0
         self._looked_s = now_s
         for server in self._servers.values():
@@ -161,7 +159,7 @@ class Health:
             server.lost, server.penalty = True, server.penalty + 1.0
 
     def _is_over(self, server: _Server) -> bool:
-        """A word that is late says nothing yet: statuses and looks are as often as each other."""
+        """Return whether an unfit server is lost. One late report is not evidence yet: statuses and polls have the same period."""
         if server.word is None:
             return server.unfit_s >= self._first_word_s
         if server.word.state in GETTING_THERE:
@@ -170,5 +168,5 @@ class Health:
 
 
 def _setup(placement: Placement) -> tuple[object, ...]:
-    """A server that is to run other batches prepares them first (CUDA graphs, compiled shapes)."""
+    """Return the configuration of a placement; a server prepares other batches first (CUDA graphs, compiled shapes)."""
     return placement.gpu_type, placement.batching, placement.batch_size, placement.max_sessions

@@ -1,5 +1,7 @@
-"""Figures that go up and down: what is worse is believed at once; what is better again the later, the more often it has become
-worse, as servers are that come and go (`health.py`)."""
+"""Hysteresis of fluctuating figures: a worse value is believed at once, a better one the later the more relapses there were.
+
+Servers that repeatedly fail and return are treated in the same way (`health.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from dataclasses import dataclass
 
 EASED_AFTER_S, LONGEST_S = 20.0, 600.0
 FORGIVEN_S = 1800.0
-"""A relapse weighs half as much after so long."""
+"""Half-life of the weight of a relapse."""
 
 
 @dataclass(slots=True)
 class Hold:
-    """Of one figure."""
+    """Hysteresis of one figure."""
 
     relapses: float = 0.0
-    """The older the less."""
+    """Relapses, weighted by age."""
     since_s: float = math.nan
-    """When it became worse; NaN: never."""
+    """Time when it became worse; NaN: never."""
     eased: bool = True
-    """It is not worse than it once was."""
+    """Whether it has recovered since."""
 
     def worsens(self, now_s: float) -> None:
         if self.eased:
@@ -33,9 +35,9 @@ class Hold:
 
     @property
     def times(self) -> float:
-        """As long as after the first time that it became worse."""
+        """Return the multiple of the first hold time."""
         return math.exp2(max(self.relapses - 1.0, 0.0))
 
     def lasts(self, now_s: float) -> bool:
-        """What is better is not believed yet. A clock that was set back ends it."""
+        """Return whether a better value is not believed yet. A clock that was set back ends the hold."""
         return 0.0 <= now_s - self.since_s < min(EASED_AFTER_S * self.times, LONGEST_S)

@@ -1,8 +1,8 @@
-"""Which share of answers really is in time, against the percentile that is promised: robots count, and no figure of a plan does.
+"""SLO attainment: the measured share of answers in time against the promised percentile, by the robots' counts alone.
 
-It says that a promise is not kept where nothing that plans are made with says why: a few services that take several times as long
-hardly move the mean of a server, and lengthen no way to it. Answers that are late come together, so that shares of whole lots are
-what an interval is made of (`means.py`).
+It shows a broken promise that no figure of a plan explains: a few services that take several times as long hardly change a server's
+mean, and do not lengthen any network time. Late answers come together, so that the interval is made of shares of whole lots
+(`means.py`).
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from ros2_rfm_serving.scheduler.watch.means import Means
 from ros2_rfm_serving.scheduler.watch.words import Kept, RobotWord
 
 LOT_S, LOT_ANSWERS = 5.0, 50
-"""A lot of all robots of a task that are heard lasts so long at least, and has so many answers."""
+"""Least duration and number of answers of a lot, over all received robots of a task."""
 LONGEST_S = 30.0
-"""Between two words of a robot: what came in longer is not known to be of now."""
+"""Longest time between two reports of a robot: answers over a longer one may be old."""
 SETTLED_S = 5.0
-"""After a schedule: who moves or begins meets queues that last no longer."""
+"""Time after a new schedule until the queues of robots that moved or began are settled."""
 DOUBTFUL = 0.005
-"""So much less than the promised share is none."""
+"""Shortfall from the promised share that is ignored."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """One component of one task."""
+    """Attainment of one component of one task."""
 
     promised: float
     means: Means = field(default_factory=Means)
     since_s: float = 0.0
     kept: Kept = field(default_factory=Kept)
-    """Of the lot that is being made."""
+    """Counts of the present lot."""
 
     def add(self, kept: Kept, now_s: float) -> None:
         self.since_s = min(self.since_s, now_s) if self.kept.answers else now_s
@@ -43,15 +43,15 @@ class _Share:
 
 
 class Attained:
-    """Of the tasks of a descriptor."""
+    """SLO attainment of the tasks of a descriptor."""
 
     def __init__(self) -> None:
         self._shares: dict[tuple[str, str], _Share] = {}
-        """By task and component, of those that have an SLO."""
+        """(task, component) -> attainment, for those with an SLO."""
         self._words: dict[str, tuple[RobotWord, float]] = {}
-        """Robot -> its last word, and when."""
+        """Robot -> (last report, time of receipt)."""
         self._settled_s: float | None = None
-        """None: of the schedule in force nobody was heard yet."""
+        """None: no robot has reported since the active schedule."""
 
     def declare(self, factory: Factory) -> None:
         self._words.clear()
@@ -63,13 +63,13 @@ class Attained:
         }
 
     def follow(self, robots: Container[str]) -> None:
-        """Another schedule, with these."""
+        """Follow another schedule with these robots."""
         self._settled_s = None
         for name in [name for name in self._words if name not in robots]:
             del self._words[name]
 
     def forget(self) -> None:
-        """What a plan is made with has changed: what was missed before says nothing of the next one."""
+        """Forget all, because the inputs of plans have changed and former misses do not apply to the next plan."""
         for share in self._shares.values():
             share.means.forget()
             share.kept = Kept()
@@ -88,7 +88,7 @@ class Attained:
                 share.add(since, now_s)
 
     def missed(self) -> Iterator[str]:
-        """What is surely less than was promised, in words."""
+        """Yield texts on shares that are surely below the promise."""
         for (task, component), share in self._shares.items():
             interval = share.means.interval()
             if interval and interval.high < share.promised - DOUBTFUL:

@@ -1,8 +1,8 @@
-"""A mean of what comes in lots, with how sure it is: the method of batch means.
+"""Mean of measurements in lots with a confidence interval: the method of batch means.
 
-Replies of one server wait for each other, so that they say less than as many independent ones would; means of whole lots are nearly
-independent, and their scatter is what the interval is made of. When the newest lots clearly differ from those before, what was
-measured has changed, and the older ones are forgotten: the mean does not creep from one level to the next.
+Replies of one server wait for each other, so that they carry less information than independent ones; means of whole lots are nearly
+independent, and their scatter gives the interval. When the newest lots clearly differ from those before, the measured value has
+changed, and the older ones are forgotten: the mean does not drift from one level to the next.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SIGMAS = 4.0
 """Half an interval in standard errors: with a handful of lots about 99 %."""
 CONFIDENCE = 0.99
 AT_THE_CHANGE = 2
-"""Of the newest lots, the first ones, which may be of either level."""
+"""Number of the newest lots after a change that may be of either level."""
 FAR = 0.5
-"""Width of an interval, in distances from what is in use, up to which it takes the place of that."""
+"""Width of an interval, relative to its distance from the value in use, up to which it replaces that value."""
 CHANGED = 0.03
 """Relative difference below which lots are of one level."""
 HEAVIEST = 4.0
-"""Times what lots usually weigh: one that says it has more in it, as a count that jumped does, has no more say than that, and
-alone makes nothing sure."""
+"""Largest weight of a lot relative to the median weight: a lot with a higher count, such as one after a jump, counts no more than
+that, and does not decide alone."""
 
 
 class Lot(NamedTuple):
@@ -39,15 +39,15 @@ class Interval(NamedTuple):
     high: float
 
     def replaces(self, value: float, tolerance: float) -> bool:
-        """Whether all of it is further from `value` than this, and it is no wider itself, or not wide for how far it is: then it is
-        not sharp, and much nearer to what is so."""
+        """Return whether the whole interval is further from `value` than the tolerance, and is narrow, or narrow relative to its
+        distance: then it is not precise, but much nearer to the true value."""
         beyond = self.low > value + tolerance or self.high < value - tolerance
         return beyond and self.high - self.low <= max(2 * tolerance, FAR * abs(self.mean - value))
 
 
 class Means:
     def __init__(self, least_change: float = 0.0) -> None:
-        """least_change: difference that is none, beside the relative one."""
+        """Start without lots. least_change: absolute difference that is ignored, beside the relative one."""
         self._lots: deque[Lot] = deque(maxlen=MOST_LOTS)
         self._least_change = least_change
 
@@ -55,7 +55,7 @@ class Means:
         return len(self._lots)
 
     def add(self, weight: float, mean: float) -> bool:
-        """True: what was measured has changed."""
+        """Add a lot, and return whether the measured value has changed."""
         self._lots.append(Lot(weight, mean))
         return self._forget_before_change()
 
@@ -63,7 +63,7 @@ class Means:
         self._lots.clear()
 
     def interval(self) -> Interval | None:
-        """None: too few lots."""
+        """Return the confidence interval. None: too few lots."""
         if len(self._lots) < LEAST_LOTS:
             return None
         mean, error = _mean(self._lots)
@@ -84,7 +84,7 @@ class Means:
 
 
 def _mean(lots: Sequence[Lot]) -> tuple[float, float]:
-    """With its standard error."""
+    """Return the mean with its standard error."""
     most = HEAVIEST * sorted(lot.weight for lot in lots)[len(lots) // 2]
     weighed = [(min(lot.weight, most), lot.mean) for lot in lots]
     total = sum(weight for weight, _ in weighed)

@@ -1,13 +1,14 @@
-"""Which share of a server's services takes several times as long as the others, and how many times: what no mean surely shows.
+"""Tail estimator: the share of a server's services that take several times as long as the others, and their factor, which a mean
+does not show reliably.
 
-Servers count how long replies took in ranges. Beyond every batch that the profile knows, however full, at the pace in use and with
-the scatter of the model, lie, a range between, those of *late* replies. Batches come and go and whole servers drift, which is no
-straggling: an event is a lot of a second with late replies and more usual ones, or a row of lots in which many are, be it as long
-as it will; where full batches take much longer than small ones, of which a slower server has some in time, a lot of them among four
-without any, or beside some that are quicker than a slower server ever is.
+Servers count service times of replies in ranges. *Late* replies are at least one range beyond every batch of the profile, at any
+size, at the pace in use and with the scatter of the model. Batches change and whole servers drift, which is not straggling. An
+event is a lot of one second with late replies and more normal ones, or a row of any length of lots in which many are late. Where
+full batches take much longer than small ones, a slower server has some replies in time; there an event is a lot with late replies
+among four without any, or beside some that are faster than a slower server ever is.
 
-Servers straggle alike until some surely do not; then those that do are taken together. Only batches that begin and end together are
-looked at: what a request takes that shares its server is a matter of who else is there.
+Servers are assumed to straggle alike until some surely do not; then those that do are evaluated together. Only batches that begin
+and end together are evaluated: the duration of a request that shares its server depends on the other requests.
 """
 
 from __future__ import annotations
@@ -23,46 +24,46 @@ from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler.watch.words import ServerWord
 
 LOT_S, LONGEST_LOT_S = 1.0, 10.0
-"""Between two words that make a lot."""
+"""Seconds between two reports that make a lot."""
 KEPT_S = 120.0
-"""Lots are remembered for so long."""
+"""Time that lots are remembered."""
 SETTLED_S = 5.0
-"""Of a server that was placed or began anew: the first batches compile and warm up."""
+"""Time after a placement or restart of a server that is skipped: the first batches compile and warm up."""
 TIMES, SCATTERS, LEAST_LATE_S = 1.5, 4.0, 0.02
-"""Late is what takes so many times the longest batch, beyond so many standard deviations of it, and so much longer."""
+"""Limits of a late reply: factor over the longest batch, standard deviations beyond it, and excess in s."""
 ENOUGH, MANY, FEWEST = 16, 64, 6
-"""Events that say that there are stragglers; that it is another share; and over all that is remembered."""
+"""Events that show stragglers; that show another share; and least number over all remembered lots."""
 SURE, DIFFERENT = 2.6, 1.3
-"""Standard errors of an interval (99 %); and times that another figure is more or less than the one in use."""
+"""Standard errors of an interval (99 %); and ratio from which a figure differs from the one in use."""
 LEAST_SHARE, MOST_SHARE, MOST_TIMES = 0.005, 0.3, 10.0
-"""Fewer are not worth a plan, more are the server's pace. Longer ones are faults."""
+"""Limits of stragglers: a lower share is not worth a plan, a higher one is the server's pace, and a higher factor is a fault."""
 FEW, NONE = 5.0, 8.0
-"""Events that are to be expected of a server that straggles like others: where a fifth of the first came at most, it does not;
-where at most one of the second came, not any more."""
+"""Expected events of a server that straggles like others: with at most a fifth of the first it does not; with at most one of the
+second it no longer does."""
 HELD_S = 300.0
-"""What was found becomes no less for so long."""
+"""Time during which a finding is not reduced."""
 WIDE, APART = 1.3, 2
-"""Times that full batches take longer than those of one row, from which on a slower server has some in time and others late: there
-late ones count so many lots apart alone."""
+"""Ratio of full batches to those of one row from which on a slower server has some in time and others late; and distance in lots
+from which on late ones count there."""
 CLEAN, SOME, MOSTLY, SLOW = range(4)
-"""Lots: nothing is late; something; much; the whole server takes longer, and says nothing of its batches."""
+"""Kinds of lots: none late; some late; many late; the whole server is slow, which hides its batches."""
 UNBOUNDED = 2.0
-"""Times its lower bound: what the last range is taken for."""
+"""Assumed end of the last range, relative to its lower bound."""
 
 
 class Usual(NamedTuple):
-    """Of one server, by its profile and the pace in use."""
+    """Normal service times of one server, by its profile and the pace in use."""
 
     longest_s: float
-    """A full batch."""
+    """Duration of a full batch."""
     scatter: float
     """Relative standard deviation."""
     shortest_s: float
-    """Of one row."""
+    """Duration of a batch of one row."""
 
     @property
     def quick_s(self) -> float:
-        """What nothing takes on a server that is so slow that full batches are late."""
+        """Return a time that every batch exceeds on a server that is so slow that full batches are late."""
         return TIMES * self.shortest_s / (1.0 + SCATTERS * self.scatter)
 
     @property
@@ -70,8 +71,8 @@ class Usual(NamedTuple):
         return self.longest_s > WIDE * self.shortest_s
 
     def ranges(self, bounds_s: tuple[float, ...]) -> tuple[int, int]:
-        """(how many hold what is usual, the first that is late). Between them lies one at least, which no server's scatter spans:
-        one that drifts is never in both."""
+        """Return the number of ranges with normal times, and the first late range. At least one range is between them, which
+        exceeds a server's scatter: one that drifts is never in both."""
         times = 1.0 + SCATTERS * self.scatter
         usual = bisect_left(bounds_s, times * self.longest_s) + 1
         beyond_s = times * bounds_s[usual - 1] if usual <= len(bounds_s) else math.inf
@@ -82,29 +83,29 @@ class Usual(NamedTuple):
 class Lot(NamedTuple):
     at_s: float
     replies: tuple[int, ...]
-    """By range."""
+    """Replies by range."""
     seconds: float
-    """Of all of them."""
+    """Total service time."""
 
 
 class _Sum(NamedTuple):
-    """Of the newest lots of one server."""
+    """Sums over the newest lots of one server."""
 
     late: float = 0
     replies: float = 0
     late_s: float = 0.0
-    """Of the late ones, each as long as the middle of its range."""
+    """Total of late replies, each at the middle of its range."""
     seconds: float = 0.0
     clean: float = 0
     """Replies in lots without any late one."""
     clean_s: float = 0.0
     least_s: float = 0.0
-    """Of the late ones, by the lower bounds of their ranges."""
+    """Total of late replies by the lower bounds of their ranges."""
     events: float = 0
 
     @property
     def times(self) -> float:
-        """That a late one takes as long as the others."""
+        """Return the ratio of a late reply's duration to the others'."""
         others = self.replies - self.late
         sharp = self.clean > 0 and self.clean >= others / 4
         usual_s = self.clean_s / self.clean if sharp else (self.seconds - self.late_s) / max(others, 1)
@@ -143,7 +144,7 @@ class _Server:
             self.lots.popleft()
 
     def sums(self, usual: Usual) -> dict[float, _Sum]:
-        """When, of each lot, the newest first -> what came since."""
+        """Return time of each lot, the newest first -> sums since then."""
         most, first = usual.ranges(self._bounds_s)
         quick = bisect_right(self._bounds_s, usual.quick_s)
         lower_s = (0.0, *self._bounds_s)
@@ -168,7 +169,7 @@ class _Server:
 
 
 def _kind(lot: Lot, most: int, first: int) -> int:
-    """most, first: as `Usual.ranges` has them."""
+    """Return the kind of a lot. most, first: as `Usual.ranges` returns them."""
     late, replies = sum(lot.replies[first:]), sum(lot.replies)
     if late > MOST_SHARE * replies:
         return MOSTLY
@@ -176,19 +177,19 @@ def _kind(lot: Lot, most: int, first: int) -> int:
 
 
 class Straggling:
-    """Of the servers of a schedule."""
+    """Tail estimator for the servers of a schedule."""
 
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
         self._held_s: dict[str, float] = {}
-        """Server -> since when."""
+        """Server -> time of the finding in use."""
         self.used: dict[str, Stragglers] = {}
-        """That plans are made with in place of the declared ones; alike for all servers in it."""
+        """Stragglers that plans use in place of the declared ones; equal for all servers in it."""
         self.found: dict[str, tuple[Stragglers, int]] = {}
-        """Of servers that surely straggle: as measured now, and from how many events."""
+        """Servers that surely straggle -> present measurement and number of events."""
 
     def place(self, servers: Collection[str], anew: Collection[str]) -> None:
-        """anew: that host something else than before, or batch otherwise. What was found of their hardware lasts."""
+        """Follow a placement. anew: servers with another model or batch size than before. Findings on their hardware stay."""
         for name in [name for name in self._servers if name not in servers or name in anew]:
             del self._servers[name]
         for name in servers:
@@ -202,17 +203,20 @@ class Straggling:
             server.hear(word, now_s)
 
     def look(self, usual: Mapping[str, Usual], gpu_types: Mapping[str, str], declared: Stragglers | None, now_s: float) -> bool:
-        """Takes over what surely is not as in use. True: there is something. usual: of servers that batch so that it can be told.
-        gpu_types: of all servers; where several straggle alike, those of their types of which nothing can be told are like them.
-        declared: of all servers. What is declared is a caution, which a quiet hour does not refute."""
-        self._held_s = {name: min(self._held_s.get(name, now_s), now_s) for name in self.used}  # whatever a clock does
+        """Adopt findings that surely differ from those in use, and return whether there are any.
+
+        usual: normal times of servers whose batching allows a judgement. gpu_types: of all servers; where several straggle alike,
+        servers of their types without a judgement are assumed to be like them. declared: for all servers. A declaration is a
+        caution, which a quiet hour does not refute.
+        """
+        self._held_s = {name: min(self._held_s.get(name, now_s), now_s) for name in self.used}  # the clock may be set back
         every = {name: server.sums(usual[name]) for name, server in self._servers.items() if name in usual}
         sums = {name: own for name, own in every.items() if own}
         common, those = _common(sums, ENOUGH)
         self.found = dict.fromkeys(those, common) if common else {}
         used = {name: some for name, some in self.used.items() if not self._is_over(name, sums.get(name), now_s)}
         if used != self.used and sums.keys().isdisjoint(used):
-            used = {}  # of those that are left nothing is known but that they were like these
+            used = {}  # the only evidence for the remaining ones was their likeness to these
         if common and any(name not in used and _is_more(*common, declared) for name in those):
             types = {gpu_types[name] for name in those if len(those) > 1 and name in gpu_types}
             alike = (name for name, gpu_type in gpu_types.items() if gpu_type in types and name not in sums)
@@ -236,19 +240,19 @@ class Straggling:
 
 
 def _is_more(some: Stragglers, events: int, than: Stragglers | None) -> bool:
-    """For sure."""
+    """Return whether a measurement surely exceeds the one in use."""
     low = some.share * (1.0 - SURE / math.sqrt(events))
     return than is None or low > DIFFERENT * than.share or some.factor > DIFFERENT * than.factor
 
 
 def _is_less(some: Stragglers, events: int, than: Stragglers) -> bool:
-    """For sure."""
+    """Return whether a measurement is surely below the one in use."""
     high = some.share * (1.0 + SURE / math.sqrt(events))
     return high * DIFFERENT < than.share or some.factor * DIFFERENT < than.factor
 
 
 def _common(sums: Mapping[str, Mapping[float, _Sum]], events: int) -> tuple[tuple[Stragglers, int] | None, list[str]]:
-    """What servers have in common without those that surely have less of it, and which these are; None: they do not straggle."""
+    """Return the common stragglers of servers without those that surely have fewer, and the servers; None: they do not straggle."""
     those = list(sums)
     while those:
         since_s, enough = _since((sums[name] for name in those), events)
@@ -273,7 +277,7 @@ def _common(sums: Mapping[str, Mapping[float, _Sum]], events: int) -> tuple[tupl
 
 
 def _since(sums: Iterable[Mapping[float, _Sum]], most: int) -> tuple[float, bool]:
-    """From when on there are so many events, or all that is remembered; and whether these are enough."""
+    """Return the time since which there are this number of events, or the start of memory; and whether they suffice."""
     steps = sorted(
         ((at_s, one.events - before) for own in sums for (at_s, one), before in zip(own.items(), _before(own), strict=True)),
         reverse=True,
@@ -288,5 +292,5 @@ def _before(own: Mapping[float, _Sum]) -> Iterable[float]:
 
 
 def _at(own: Mapping[float, _Sum], since_s: float) -> _Sum:
-    """Of the lots since then."""
+    """Return the sums of lots since then."""
     return next((one for at_s, one in reversed(list(own.items())) if at_s >= since_s), _Sum())

@@ -1,4 +1,4 @@
-"""All that is heard of a running factory, boiled down to what plans are made with: `Seen`, and when it has changed for sure."""
+"""Evaluation of all telemetry of a running factory to the observations of plans (`Seen`), with changes that are certain."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ros2_rfm_serving.types import Schedule
 
 K = TypeVar("K", bound=Hashable)
 SETTLE_S = 5.0
-"""Between two looks at figures: what changes together is one change."""
+"""Seconds between two evaluations of figures: changes within it are one change."""
 
 
 class Finding(NamedTuple):
-    """What has changed."""
+    """Change of the observations."""
 
     seen: Seen
     lost: tuple[str, ...]
@@ -34,31 +34,31 @@ class Finding(NamedTuple):
 
 
 class Watch:
-    """Times are seconds of one clock that is not set; one that goes back all the same only costs what was not measured yet."""
+    """Telemetry of one factory. Times are seconds of one monotonic clock; one that is set back only loses pending measurements."""
 
     def __init__(self, factory: Factory, profile: Profile, catalogue: Catalogue | None, *, lost: tuple[str, ...] = ()) -> None:
-        """lost: from the start, until they are heard for long enough."""
+        """lost: servers that are lost at the start, until they are received for long enough."""
         self.seen = replace(AS_DECLARED, lost=lost)
         self._profile, self._catalogue = profile, catalogue
         self.insane = 0
-        """Words with figures that are none."""
+        """Reports with invalid figures."""
         self.strangers = 0
-        """Words of robots that the schedule does not serve."""
+        """Reports of robots that the schedule does not serve."""
         self.health, self.factors, self.attained, self.straggling = Health(), Factors(), Attained(), Straggling()
         self.missed: tuple[str, ...] = ()
-        """Promises that robots are surely not kept, by their own count, in words."""
+        """Texts on promises that are surely broken by the robots' own counts."""
         self.far: tuple[Far, ...] = ()
-        """Robots whose own network is worse than plans are made with, the worst first."""
+        """Robots whose own network is worse than planned, the worst first."""
         self._factory: Factory | None = None
         self._schedule: Schedule | None = None
         self._robots: frozenset[str] = frozenset()
-        """Of the schedule: nothing is kept of others, however many there are."""
+        """Robots of the schedule; nothing is stored for others, whatever their number."""
         self._looked_s = -math.inf
         self.declare(factory)
         self.health.lose(lost)
 
     def declare(self, factory: Factory) -> None:
-        """Another descriptor counts: what was measured counts on for servers of the same name."""
+        """Follow another descriptor; measurements of servers with the same name stay."""
         if factory is self._factory:
             return
         self._factory, self._schedule = factory, None
@@ -70,7 +70,7 @@ class Watch:
         self.attained.declare(factory)
 
     def follow(self, schedule: Schedule) -> None:
-        """It is in force."""
+        """Follow the active schedule."""
         if schedule is self._schedule:
             return
         self._schedule = schedule
@@ -104,7 +104,7 @@ class Watch:
         self.attained.hear(word, now_s)
 
     def look(self, now_s: float, *, short: bool = False) -> Finding | None:
-        """None: nothing that a plan would have to know. short: robots stand for want of a server."""
+        """Evaluate the telemetry. None: no change is relevant to plans. short: robots are stopped for want of a server."""
         lost, back = self.health.look(now_s, short=short)
         if not lost and not back and 0.0 <= now_s - self._looked_s < SETTLE_S:
             return None
@@ -128,7 +128,7 @@ class Watch:
         return Finding(self.seen, lost, back, _words(before, self.seen, lost, back))
 
     def told(self) -> Mapping[str, Pace]:
-        """Server -> its pace as measured."""
+        """Return server -> its measured pace."""
         return self.drift.told()
 
     @property
@@ -151,7 +151,7 @@ class Watch:
 
 
 def _words(before: Seen, seen: Seen, lost: tuple[str, ...], back: tuple[str, ...]) -> str:
-    """For the log and whoever reads why a schedule was made."""
+    """Return the text of a finding, for the log and the reason of a schedule."""
     words = [f"{server} is lost" for server in lost] + [f"{server} is back" for server in back]
     words += [f"{server} takes {pace:.2f} times its profile" for server, pace in _changed(before.paces, seen.paces, 1.0)]
     words += [f"{m!r} on {g} takes {pace:.2f} times its profile" for (m, g), pace in _changed(before.models, seen.models, 1.0)]
@@ -172,6 +172,6 @@ def _words(before: Seen, seen: Seen, lost: tuple[str, ...], back: tuple[str, ...
 
 
 def _changed(before: Mapping[K, float], after: Mapping[K, float], usual: float = math.nan) -> list[tuple[K, float]]:
-    """usual: of those that are not in it; NaN: they are left out."""
+    """Return the changed values. usual: default of keys that are missing; NaN: they are left out."""
     pairs = [(key, before.get(key, usual), after.get(key, usual)) for key in {**before, **after}]
     return [(key, new) for key, old, new in pairs if new != old and not math.isnan(new)]

@@ -1,7 +1,7 @@
-"""Whose own way to its server is longer than plans are made with: a robot behind a bad access point, no matter of its task.
+"""Robots with a longer network time than planned, for example behind a bad access point, which is independent of their task.
 
-What one robot waits is a matter of its queue. So of its round trips as much is taken away as nearly all requests of its server
-take, its own among them: what is left beyond the planned way is its network's.
+The wait of one robot depends on its queue. So the time that nearly all requests of its server take, its own included, is subtracted
+from its round trips: the rest beyond the planned network time is its network's.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import NamedTuple
 from ros2_rfm_serving.scheduler.watch.means import Means
 
 SILENT_S = 30.0
-"""Who says nothing for so long is named no more."""
+"""Time of silence after which a robot is no longer listed."""
 
 
 class Far(NamedTuple):
     robot: str
     way_s: float
-    """There and back: so much at least, on average."""
+    """Lower bound of the mean round trip."""
     planned_s: float
 
 
 class Ways:
-    """Of the robots of a task that are heard."""
+    """Network times of the evaluated robots of a task."""
 
     def __init__(self, least_s: float) -> None:
-        """least_s: a difference that is none."""
+        """Start without measurements. least_s: difference that is ignored."""
         self._least_s = least_s
         self._means: dict[str, Means] = {}
         self._heard_s: dict[str, float] = {}
@@ -36,12 +36,12 @@ class Ways:
             del self._means[name], self._heard_s[name]
 
     def hear(self, robot: str, answers: int, way_s: float, now_s: float) -> None:
-        """way_s: what its answers took, on average, beyond the slowest ones of its server."""
+        """Add a measurement. way_s: mean time of its answers beyond the slowest ones of its server."""
         self._means.setdefault(robot, Means(self._least_s)).add(answers, way_s)
         self._heard_s[robot] = now_s
 
     def far(self, planned_s: float, tolerance_s: float, now_s: float) -> Iterator[Far]:
-        """Whose is longer for sure."""
+        """Yield robots whose network time is surely longer."""
         for robot, means in self._means.items():
             interval = means.interval()
             lately = 0.0 <= now_s - self._heard_s[robot] < SILENT_S

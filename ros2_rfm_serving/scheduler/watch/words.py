@@ -1,4 +1,4 @@
-"""What servers and robots say of themselves, as far as it counts here: sums since their start, whose differences are exact."""
+"""Status samples of servers and robots, as far as they matter here: sums since their start, whose differences are exact."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import NamedTuple
 from ros2_rfm_serving.types import ServerState
 
 LONGEST_S = 1e9
-"""Of any sum of seconds: thirty years."""
+"""Largest valid sum of seconds: thirty years."""
 MOST = 1 << 53
-"""Of any count."""
+"""Largest valid count."""
 MOST_RANGES = 100
-"""Of a histogram."""
+"""Largest number of ranges of a histogram."""
 MOST_COMPONENTS = 64
-"""Of a robot."""
+"""Largest number of components of a robot."""
 
 
 class Asked(NamedTuple):
-    """One component of one robot, since its start."""
+    """Requests of one component of one robot, since its start."""
 
     answers: int
     round_trips_s: float
-    """Sum, request to answer."""
+    """Sum from request to answer."""
 
 
 class Kept(NamedTuple):
-    """One component of one robot, since its start."""
+    """SLO counts of one component of one robot, since its start."""
 
     in_time: int = 0
-    """Answers that counted, within the SLO."""
+    """Counted answers within the SLO."""
     late: int = 0
     """Answers that came later, and requests that were given up."""
 
@@ -49,21 +49,21 @@ class ServerWord:
     """Empty: none."""
     batch_size: int = 0
     mean_batch_size: float = 0.0
-    """Lately; 0: nothing ran."""
+    """Recent mean; 0: nothing ran."""
     latency_p99_s: float = math.nan
-    """Arrival to reply, lately; NaN: nothing ran."""
+    """Recent value from arrival to reply; NaN: nothing ran."""
     replies: int = 0
-    """Since its start, as are the sums."""
+    """Count since its start, like the sums."""
     inference_s: float = 0.0
     queue_wait_s: float = 0.0
     bounds_s: tuple[float, ...] = ()
-    """Upper bounds of the ranges of what the engine took for a reply, ascending; the last range has none."""
+    """Upper bounds of the ranges of engine time per reply, ascending; the last range has none."""
     counts: tuple[int, ...] = ()
     """Replies in each range, since its start; empty: not counted."""
     follows: int = MOST
-    """Epoch of this scheduler's schedule that it has; 0: none of them."""
+    """Epoch of this scheduler's schedule that it follows; 0: none of them."""
     follows_another: bool = False
-    """Scheduler, such as the one before this."""
+    """Whether it follows another scheduler, such as the former one."""
 
     @property
     def is_sane(self) -> bool:
@@ -85,19 +85,19 @@ class RobotWord:
     task: str
     """Class that it is served for."""
     server: str
-    """Of System 1."""
+    """Server of System 1."""
     streams: bool
-    """Chunks come, and a task runs."""
+    """Whether chunks arrive and a task runs."""
     asked: Mapping[str, Asked] = field(default_factory=dict)
-    """By component."""
+    """Requests by component."""
     horizons: int = 0
-    """Chunks since its start of which their server said how much to execute."""
+    """Chunks since its start whose server limited the executed part."""
     horizons_s: float = 0.0
-    """How long that takes, sum."""
+    """Sum of their execution times."""
     round_trip_p99_s: float = math.nan
-    """Of System 1, lately."""
+    """Recent value of System 1."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
-    """By component."""
+    """SLO counts by component."""
 
     @property
     def is_sane(self) -> bool:
@@ -109,5 +109,5 @@ class RobotWord:
 
 
 def _is_lately(seconds: float) -> bool:
-    """NaN: nothing ran."""
+    """Return whether a recent value is valid; NaN: nothing ran."""
     return math.isnan(seconds) or 0.0 <= seconds <= LONGEST_S

@@ -1,7 +1,7 @@
 """LeRobot's asynchronous inference over gRPC: its `PolicyServer` with the sleeping model as its policy.
 
-Images travel raw, pickled: it knows no other way. It is made for one robot per server; what several robots get is part of the
-measurement. Its default of at least 33 ms per chunk (`inference_latency`) is switched off.
+Images travel raw, pickled, which is its only format. It is made for one robot per server; the result with several robots is part of
+the measurement. Its default of at least 33 ms per chunk (`inference_latency`) is switched off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEATURES = {
 
 
 class StubbedServer(PolicyServer):
-    """Everything but the policy and its processors is LeRobot's."""
+    """Server in which everything but the policy and its processors is LeRobot's."""
 
     def __init__(self, config: PolicyServerConfig, infer: Callable[..., Any]) -> None:
         super().__init__(config)
@@ -74,7 +74,7 @@ def connect(port: int, images: dict[str, bytes]) -> Callable[[Any], Any]:
 
 
 def asking(port: int, images: dict[str, Any]) -> Callable[[Any], Any]:
-    """images: as the server gets them, by camera."""
+    """Return a function of one request. images: camera -> image in the server's format."""
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", grpc_channel_options())
     stub = services_pb2_grpc.AsyncInferenceStub(channel)
     stub.Ready(services_pb2.Empty())
@@ -84,7 +84,7 @@ def asking(port: int, images: dict[str, Any]) -> Callable[[Any], Any]:
         observation = TimedObservation(
             timestamp=time.time(), timestep=int(state[1]), observation={**images, **values, "task": "pick it up"}, must_go=True
         )
-        while True:  # an empty answer: another robot's observation took this one's place, so it is sent again
+        while True:  # an empty answer means that another robot's observation replaced this one, so it is sent again
             stub.SendObservations(send_bytes_in_chunks(pickle.dumps(observation), services_pb2.Observation, silent=True))
             answer = stub.GetActions(services_pb2.Empty())
             if answer.data:

@@ -1,4 +1,4 @@
-"""`peer_lerobot_jpeg`, a server per robot, on ports one after the other: each server of LeRobot keeps one observation.
+"""`peer_lerobot_jpeg` with a server per robot, on consecutive ports: each server of LeRobot keeps one observation.
 
 The servers are forks of one process, which start sooner and share memory that servers started one by one would not.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import peer_lerobot_jpeg
 
 ROBOTS = "LEROBOT_ROBOTS"
-"""Environment variable: the largest number of clients."""
+"""Environment variable with the largest number of clients."""
 _next = itertools.count()
 
 

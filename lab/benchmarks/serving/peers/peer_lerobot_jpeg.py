@@ -1,7 +1,7 @@
 """`peer_lerobot` whose observations carry JPEGs, decoded before LeRobot's own path begins.
 
-LeRobot neither encodes nor decodes: this is what a user adds in front of it. Its messages are pickles, in which bytes travel as
-arrays do. Only observations that are answered are decoded, as whole images, with our decoder and our call.
+LeRobot neither encodes nor decodes: a user adds this in front of it. Its messages are pickles, in which bytes travel as arrays do.
+Only observations that are answered are decoded, as whole images, with our decoder and our call.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from openpi_client import msgpack_numpy
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
 SERVER_FILE = "OPENPI_SERVER_FILE"
-"""Environment variable: path of openpi's `websocket_policy_server.py`, which is not on PyPI; without it, a server with its loop."""
+"""Variable with the path of openpi's `websocket_policy_server.py`, which is not on PyPI; unset: a server with its loop runs."""
 
 
 class Policy:
@@ -27,7 +27,7 @@ class Policy:
         return {"actions": self._infer([observation["observation/state"]], [images])[0]}
 
     def reset(self) -> None:
-        """The model has no state."""
+        """Do nothing, because the model has no state."""
 
 
 def serve(infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ def _when_listening(port: int, ready: Callable[[], None]) -> None:
 
 
 async def _serve(policy: Policy, port: int) -> None:
-    """Inference in the event loop, one request after the other, as openpi's server has it."""
+    """Serve with inference in the event loop, one request after the other, like openpi's server."""
     import websockets
     from websockets.asyncio.server import serve
 

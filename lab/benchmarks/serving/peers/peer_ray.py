@@ -1,4 +1,4 @@
-"""Ray Serve: a deployment with `@serve.batch`, asked through its handle from a driver on the same cluster."""
+"""Ray Serve: a deployment with `@serve.batch`, called through its handle from a driver on the same cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray import serve as ray_serve
 
 MAX_BATCH_SIZE, MAX_ONGOING = 32, 128
 BATCH_WAIT_S = 0.0
-"""Its default of 10 ms would be added for one client."""
+"""Batch delay of Ray, whose default of 10 ms would be added for one client."""
 APPLICATION, DEPLOYMENT = "default", "Policy"
 
 

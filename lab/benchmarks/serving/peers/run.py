@@ -1,8 +1,8 @@
 """One side of one peer: `run.py serve` or `run.py load`, in the peer's environment, without this package.
 
-Every `peer_<name>.py` has `serve(infer, port, ready)`, which does not return, and `connect(port, observation)`, which gives a
-function of one request; `infer` takes the states and the images of a batch. The model sleeps once per batch, however large, and
-repeats the first two numbers of the state in its actions, so that a reply which answers another request is noticed.
+Every `peer_<name>.py` has `serve(infer, port, ready)`, which does not return, and `connect(port, observation)`, which returns a
+function of one request; `infer` takes the states and the images of a batch. The model sleeps once per batch of any size, and
+repeats the first two numbers of the state in its actions, so that a reply to another request is detected.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import Any
 import numpy as np
 
 CHUNK, STATE_SIZE = (50, 14), 14
-"""[T, A] of the actions"""
+"""[T, A] of the actions."""
 LOST_AFTER_S = 20.0
-"""Of a client whose last request has no answer."""
+"""Time after which a client's last request counts as lost."""
 
 Request = Callable[[Any], Any]
-"""state [14] to actions [50, 14]"""
+"""Function of a state [14] to actions [50, 14]."""
 
 
 class SleepingModel:
-    """Batch-friendly: one sleep per batch."""
+    """Model with one sleep per batch, which favours batching."""
 
     def __init__(self, seconds: float, decodes: bool = False) -> None:
         self._seconds, self._decodes = seconds, decodes
 
     def __call__(self, states: Sequence[Any], images: Sequence[Sequence[Any]] = ()) -> list[Any]:
-        """images: JPEGs of each request, in one batch with it."""
+        """Return the actions. images: JPEGs of each request, in one batch with it."""
         if self._decodes:
             import simplejpeg
 
@@ -55,28 +55,28 @@ def repeated(state: Any) -> Any:
 
 
 def dues(index: int, rate_hz: float) -> Iterator[float]:
-    """When a client asks, in s from its begin: once a period, by up to half of one later, the same in every system and round."""
+    """Return a client's request times in s: once a period, with random delays up to half of one, equal in all systems."""
     drawn = random.Random(index)
     phase = drawn.random()
     return ((number + phase + 0.5 * drawn.random()) / rate_hz for number in itertools.count())
 
 
 class Load:
-    """Clients, a thread each, that ask again as soon as they are answered, or at a rate."""
+    """Clients with a thread each that send again once answered, or at a rate."""
 
     def __init__(self, connect: Callable[[], Request], num_clients: int, rate_hz: float = 0.0) -> None:
-        """rate_hz: of each client; 0: as soon as it is answered."""
+        """rate_hz: of each client; 0: a client sends again once it is answered."""
         self._connect, self._rate_hz = connect, rate_hz
         self._connecting, self._connected = threading.Lock(), threading.Barrier(num_clients + 1)
         self._ends_s = self._begins_s = float("inf")
         self.samples: list[list[tuple[float, float, bool]]] = [[] for _ in range(num_clients)]
-        """(when answered, latency, answered what was asked) in s, by client"""
+        """(time of the answer, latency, whether it answers the right request) in s, by client."""
         self.num_failed = 0
         self.left_out: list[float] = []
-        """When requests were due whose client still waited for the one before."""
+        """Times of due requests whose client still waited for the one before."""
 
     def run(self, warm_up_s: float, seconds: float) -> dict[str, Any]:
-        """Figures of the answers within `seconds`, which begin when all are connected and warm."""
+        """Return figures of the answers within `seconds`, which begin when all are connected and warm."""
         threads = [threading.Thread(target=self._client, args=(i,), daemon=True) for i in range(len(self.samples))]
         for thread in threads:
             thread.start()
@@ -114,7 +114,7 @@ class Load:
             sent_s = time.perf_counter()
             try:
                 actions = request(state)
-            except Exception as error:  # a peer's client raises what it likes; one failed request is a figure, not the end
+            except Exception as error:  # of any type; one failed request is counted and does not end the run
                 self.num_failed += 1
                 print(f"a request failed: {error!r}", file=sys.stderr)
                 time.sleep(0.1)
@@ -123,10 +123,10 @@ class Load:
             right = tuple(actions[0, :2]) == (state[0], state[1])
             self.samples[index].append((answered_s, answered_s - sent_s, right))
         if self._rate_hz:
-            next(due_s)  # what was due while it waited beyond the end
+            next(due_s)  # this counts requests that were due while it waited beyond the end
 
     def _dues(self, index: int) -> Iterator[float]:
-        """Those that are still to come each time."""
+        """Yield the next due times, and record those that have passed."""
         begin_s = time.perf_counter()
         for due_s in dues(index, self._rate_hz or 1.0):
             if begin_s + due_s >= time.perf_counter():
