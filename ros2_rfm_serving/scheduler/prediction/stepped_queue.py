@@ -28,11 +28,11 @@ from ros2_rfm_serving.scheduler.prediction.queued import (
     MOST_REQUESTS,
     NINE_OF_TEN,
     Found,
+    Runs,
     Tally,
     Waits,
     answer,
     drawn,
-    watched,
 )
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
@@ -43,7 +43,7 @@ REMEMBERED = 512
 
 
 @lru_cache(maxsize=REMEMBERED)
-def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Runs:
     """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn, and of more every one
     has to keep an SLO, and one more in which all robots ask in the same moment."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
@@ -52,7 +52,12 @@ def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str =
     def run(end_s: float, *, at_once: bool = False) -> Found:
         return Run(members, law, order, rng, at_once=at_once).run(end_s)
 
-    return watched(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
+    return Runs(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
+
+
+def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+    """What the members see in all of `stepped_runs`."""
+    return stepped_runs(members, law, order, most).waits
 
 
 @dataclass(slots=True, eq=False)
