@@ -216,7 +216,7 @@ class _Counted:
     """Late responses of one member, run by run."""
 
     def __init__(self, percentile: float, limit_s: float) -> None:
-        self._percentile, self._limit_s = percentile, limit_s
+        self._percentile, self._limit_s = percentile, float(limit_s)
         self._runs: list[tuple[int, int]] = []
         """(responses, those within the limit) of each run with a late one"""
         self._num_responses = 0
@@ -227,9 +227,8 @@ class _Counted:
         return len(self._runs)
 
     def add(self, responses: Sequence[float]) -> None:
-        limit_s = self._limit_s
         self._num_responses += len(responses)
-        in_time = sum([response_s <= limit_s for response_s in responses])
+        in_time = sum(map(self._limit_s.__ge__, responses))
         if in_time < len(responses):
             self._runs.append((len(responses), in_time))
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import (
     EVERY,
     MOST_REQUESTS,
     NINE_OF_TEN,
+    NO_TURNS,
     Found,
     Runs,
     Tally,
@@ -84,6 +86,8 @@ class Group:
 
     def turns(self) -> list[float]:
         """Return the turn of each row among all with which it shared the flight, as the server counts them (`Flight`)."""
+        if len(self.rows) == 1:
+            return [turn_in_flight(self.num_before, self.num_after)]
         turns = [0.0] * len(self.rows)
         for place, row in enumerate(sorted(range(len(self.rows)), key=lambda row: self.rows[row][0])):
             turns[row] = turn_in_flight(self.num_before + place, self.num_after + len(self.rows) - 1 - place)
@@ -148,11 +152,11 @@ class Run:
 
     def _whole(self) -> None:
         """As many as there are shapes for, in one call."""
-        rows, began_s = self._first(self._law.max_rows), self._now_s
-        self._now_s += self._rule.perceive_s[len(rows)] * next(self._factors)
-        step_s = self._rule.step_s[len(rows)]
-        self._now_s += sum(step_s * next(self._factors) for _ in range(self._rule.num_turns))
-        self._answer(rows, began_s, [0.0] * len(rows))
+        rows, began_s, rule, factors = self._first(self._law.max_rows), self._now_s, self._rule, self._factors
+        self._now_s += rule.perceive_s[len(rows)] * next(factors)
+        step_s = rule.step_s[len(rows)]
+        self._now_s += sum([step_s * factor for factor in islice(factors, rule.num_turns)])
+        self._answer(rows, began_s, NO_TURNS)
 
     def _enter(self) -> bool:
         """Those who are let in are perceived. Whether the others may be with the next turn."""
@@ -178,13 +182,14 @@ class Run:
     def _turns(self, *, once: bool) -> None:
         """Of all in flight, up to the first that may change who enters: one, or until a group has ended or somebody has come."""
         self._looks += 1
-        groups, step_s = self._groups, self._rule.step_s[self._num_rows]
-        left = 1 if once else min(group.turns_left for group in groups)
+        groups, step_s, factors, now_s = self._groups, self._rule.step_s[self._num_rows], self._factors, self._now_s
+        left = 1 if once else min([group.turns_left for group in groups])
         next_s = self._coming[0][0] if self._coming else math.inf
         turns = 0
-        while turns < left and (not turns or self._now_s < next_s):
-            self._now_s += step_s * next(self._factors)
+        while turns < left and (not turns or now_s < next_s):
+            now_s += step_s * next(factors)
             turns += 1
+        self._now_s = now_s
         for group in groups:
             group.turns_left -= turns
         self._groups = [group for group in groups if group.turns_left]
@@ -194,11 +199,10 @@ class Run:
                 self._ended(group)
 
     def _ended(self, group: Group) -> None:
-        self._answer(group.rows, group.began_s, group.turns())
+        took_s = self._now_s - group.began_s
+        self._answer(group.rows, group.began_s, [turn * took_s for turn in group.turns()])
 
-    def _answer(self, rows: Sequence[Request], began_s: float, turns: Sequence[float]) -> None:
-        took_s = self._now_s - began_s
-        turns_s = (turn * took_s for turn in turns)
+    def _answer(self, rows: Sequence[Request], began_s: float, turns_s: Iterable[float]) -> None:
         if self._order:
             self._order.answered(rows, began_s, self._now_s)
         answer(rows, self._now_s, self._coming, self._end_s, self._found, turns_s)
