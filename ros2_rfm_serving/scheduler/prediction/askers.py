@@ -251,7 +251,7 @@ class Robot:
         self.rows = Rows(member, of.moment_s) if member.overlapped else None
         self.moves = False
         """Whoever executes while it waits has nothing to execute before its first answer."""
-        self.credit: list[float] = of.waits.random(len(member.calls)).tolist()
+        self.credit: list[float] = of.waits.random(len(member.calls)).tolist() if member.calls else []
         """Of each call elsewhere: at 1 it is made."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of, straggling
+from ros2_rfm_serving.scheduler.remembered import Remembered
 from ros2_rfm_serving.scheduler.slo import Slo
 
 ROUNDING = 1e-6
@@ -122,6 +123,10 @@ class Curves:
         self._laws: dict[Config, ContinuousService | None] = {}
         self._lines: dict[tuple[Config, str, bool], Line] = {}
         self._capacities: dict[tuple[Config, Slo], float] = {}
+        self.rates_found: Remembered[Hashable, tuple[tuple[float, ...] | None, float]] = Remembered()
+        """(rates or None, work) of searches with these curves (`rates.py`)."""
+        self.packings_found: Remembered[Hashable, tuple[tuple[int, ...] | None, float]] = Remembered()
+        """(servers of each configuration or None, work) of ROSA's integer programs (`policies/rosa.py`)."""
 
     def within(self, gpu_types: Collection[str]) -> Curves:
         """Return the same curves, with all that is remembered, for a factory that has servers of these GPU types alone."""

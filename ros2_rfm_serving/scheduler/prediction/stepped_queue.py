@@ -107,7 +107,7 @@ class Run:
         self._rule = rule = joining(law, len(robots))
         self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
         self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
-        self._order = service_order(order, [law.mean_s(rows) for rows in range(1, law.max_rows + 1)], robots)
+        self._order = service_order(order, rule.whole_s, robots)
         self._coming = in_order(robots)
         self._found: Found = [Tally() for _ in members]
         self._ready: list[Request] = []
