@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +44,23 @@ class Config:
     batch_size: int
     slices: int = 1
     """Models that share its GPU in equal time slices: latencies are as many times longer, capacities as many times lower."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once: a search looks up the same few configurations millions of times."""
+        return hash((self.model, self.gpu_type, self.batching, self.batch_size, self.slices))
+
+    @cached_property
+    def place(self) -> str:
+        """What configurations are sorted by."""
+        return str(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, in which text has other hashes."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -125,6 +143,8 @@ class Curves:
         self._capacities: dict[tuple[Config, Slo], float] = {}
         self.rates_found: Remembered[Hashable, tuple[tuple[float, ...] | None, float]] = Remembered()
         """(rates or None, work) of searches with these curves (`rates.py`)."""
+        self.equilibria: Remembered[Hashable, Any] = Remembered()
+        """Where robots settle: each an `Equilibrium` (`equilibrium.py`)."""
         self.packings_found: Remembered[Hashable, tuple[tuple[int, ...] | None, float]] = Remembered()
         """(servers of each configuration or None, work) of ROSA's integer programs (`policies/rosa.py`)."""
 

@@ -116,8 +116,10 @@ class Responses:
         return own.response_s(slo) if self.has_queue(host) else self.by_curve(host).response_s(slo)
 
     def keeps(self, host: Host, slos: Sequence[Slo], limits_s: Sequence[float]) -> bool:
-        """Return whether what each SLO is compared with (`judged_s`) is within its limit, for the demands that the host has. No queue
-        is run that decides nothing, and none for longer than it takes to decide."""
+        """Return whether what each SLO is compared with (`judged_s`) is within its limit, for the demands that the host has.
+
+        No queue is run that decides nothing, and none for longer than it takes to decide.
+        """
         if self.has_queue(host):
             return self._judging(host).keeps([slo.percentile for slo in slos], limits_s)
         curve = self.by_curve(host)
