@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member, Request
 from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
-from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Runs, Waits, drawn
+from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Waits, drawn
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Group, Run, deadline_s
 from ros2_rfm_serving.types import Pipelining
 
@@ -30,10 +30,10 @@ Stages = tuple[int, ...]
 
 
 @lru_cache(maxsize=REMEMBERED)
-def framed_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Runs:
+def framed_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
     """As `stepped_runs`."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, 1, *drawn(most)])
-    return Runs(members, law.mean_s(1), lambda end_s: _FramedRun(members, law, order, rng).run(end_s), most)
+    return QueueRuns(members, law.mean_s(1), lambda end_s: _FramedRun(members, law, order, rng).run(end_s), most)
 
 
 def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:

@@ -143,7 +143,7 @@ Found = list[Tally]
 """Of each member, of one start."""
 
 
-class Runs:
+class QueueRuns:
     """Runs of one queue, one per start, each of which is made when it is needed. Threads may share it."""
 
     def __init__(
@@ -188,7 +188,7 @@ class Runs:
         """Return whether a member is beyond its limit in so many runs that the others do not matter."""
         num_runs = len(self._runs)
         enough = num_runs - int(self._of_starts / 100 * (num_runs - 1))
-        members = [_Counted(percentile, limit_s) for percentile, limit_s in zip(percentiles, limits_s, strict=True)]
+        members = [_LateRuns(percentile, limit_s) for percentile, limit_s in zip(percentiles, limits_s, strict=True)]
         for found in self._each():
             for one, tally in zip(members, found, strict=True):
                 one.add(tally.responses)
@@ -212,7 +212,7 @@ class Runs:
         return Waits(tuple(replace(_known(one, found.all), of_starts=self._of_starts) for one in found.members))
 
 
-class _Counted:
+class _LateRuns:
     """Late responses of one member, run by run."""
 
     def __init__(self, percentile: float, limit_s: float) -> None:

@@ -14,7 +14,7 @@ from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, runs_of
 from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_runs
-from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS, Runs, Waited, Waits
+from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS, QueueRuns, Waited, Waits
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_runs
@@ -155,7 +155,7 @@ class Responses:
         away_s = self._curves.away_s(host.config)
         return shared_waits(tuple(self._paced(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
 
-    def _judging(self, host: Host) -> Runs:
+    def _judging(self, host: Host) -> QueueRuns:
         """Return the runs of its robots' own queue that judge it."""
         demands = [self._problem.demands[d] for d, _ in host.robots]
         away_s = self._curves.away_s(host.config)
@@ -168,7 +168,7 @@ class Responses:
         runs = framed_runs if any(member.pipelining for member in members) else stepped_runs
         return runs(members, steps, self._order(host), self._most)
 
-    def _batched(self, host: Host, members: tuple[Member, ...], demands: Sequence[Demand]) -> Runs:
+    def _batched(self, host: Host, members: tuple[Member, ...], demands: Sequence[Demand]) -> QueueRuns:
         service, curve = self._service(host), self.by_curve(host)
         found = runs_of(members, service)
         if self._most <= MOST_REQUESTS:

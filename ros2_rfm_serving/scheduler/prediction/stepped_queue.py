@@ -30,7 +30,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import (
     NINE_OF_TEN,
     NO_TURNS,
     Found,
-    Runs,
+    QueueRuns,
     Tally,
     Waits,
     answer,
@@ -45,7 +45,7 @@ REMEMBERED = 512
 
 
 @lru_cache(maxsize=REMEMBERED)
-def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Runs:
+def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
     """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn, and of more every one
     has to keep an SLO, and one more in which all robots ask in the same moment."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
@@ -54,7 +54,7 @@ def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = 
     def run(end_s: float, *, at_once: bool = False) -> Found:
         return Run(members, law, order, rng, at_once=at_once).run(end_s)
 
-    return Runs(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
+    return QueueRuns(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
 
 
 def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
