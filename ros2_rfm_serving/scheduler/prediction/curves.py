@@ -8,13 +8,12 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of, straggling
-from ros2_rfm_serving.scheduler.remembered import Remembered
 from ros2_rfm_serving.scheduler.slo import Slo
 
 ROUNDING = 1e-6
@@ -30,6 +29,12 @@ TYPICAL = 60.0
 """Percentile from which on services that scatter take longer than the mean one."""
 PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
+
+REMEMBERED = 8192
+"""Results of searches that are kept. When there are more, all are forgotten: a search seldom comes back to what it found long ago."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 STATE = ("profile", "stragglers", "configs", "_measured", "_steps", "_away_s", "_continuous")
 
@@ -94,6 +99,25 @@ class Line:
             return 0.0
         i = min(bisect_right(self.x, load_hz), len(self.x) - 1)
         return (self.y[i] - self.y[i - 1]) / (self.x[i] - self.x[i - 1]) if i else 0.0
+
+
+class Remembered(Generic[Key, Value]):
+    """A bounded cache of what searches of one planning call find again and again. Threads may share it: two of them may then compute the same result."""
+
+    def __init__(self, most: int = REMEMBERED) -> None:
+        self._most = most
+        self._values: dict[Key, Value] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """Return the result for `key`, or None where none is known."""
+        return self._values.get(key)
+
+    def add(self, key: Key, value: Value) -> Value:
+        """Keep a result, and return it."""
+        if len(self._values) >= self._most:
+            self._values = {}
+        self._values[key] = value
+        return value
 
 
 class Curves:

@@ -19,13 +19,12 @@ from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import closed_queue, queued, responses
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
-from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, Remembered
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeping_hosts
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
-from ros2_rfm_serving.scheduler.remembered import Remembered
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 
 
