@@ -39,7 +39,7 @@ Placement = tuple[Group, ...]
 def tidy(groups: Iterable[Group]) -> Placement:
     """Without empty groups, in a fixed order, so that equal placements compare equal."""
     kept = [g for g in groups if g.num_servers > 0 and g.robots]
-    return tuple(sorted(kept, key=lambda g: (str(g.config), g.num_servers, g.robots)))
+    return tuple(sorted(kept, key=lambda g: (g.config.place, g.num_servers, g.robots)))
 
 
 def hosts_of(placement: Iterable[Group], problem: Problem) -> list[Host]:

@@ -203,12 +203,24 @@ class Rosa:
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
         """ROSA eq. 3: how many servers of each configuration cover all robots."""
-        with programs.integer(PACKING_NODES) as solver:
-            return self._packed(solver, configurations, budget, by_latency=by_latency)
+        demands = [d for d in self._problem.demands if d.goal_coupled]
+        robots = tuple([(d.index, d.calls, self._problem.robots_of(d)) for d in demands])
+        found, key = self._curves.packings_found, (tuple(configurations), tuple(budget.items()), robots, by_latency)
+        if (known := found.get(key)) is None:
+            with programs.integer(PACKING_NODES) as solver:
+                counts = self._packed(solver, configurations, budget, by_latency=by_latency)
+                known = found.add(key, (counts, programs.work_of(solver)))
+        counts, work = known
+        self._work.spend(work)
+        if counts is None:
+            return None
+        numbers = zip(configurations, counts, strict=True)
+        return [Host(p.config, ((p.demand, p.robots),)) for p, number in numbers for _ in range(number)]
 
     def _packed(
         self, solver: pywraplp.Solver, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool
-    ) -> list[Host] | None:
+    ) -> tuple[int, ...] | None:
+        """Return the number of servers of each configuration; None: no packing is known."""
         used = {gpu_type: solver.Constraint(0, available) for gpu_type, available in budget.items()}
         covered = {
             d.index: solver.Constraint(self._problem.robots_of(d), self._problem.robots_of(d))
@@ -228,15 +240,9 @@ class Rosa:
             )
             solver.Objective().SetCoefficient(y, cost)
             counts.append(y)
-        status = solver.Solve()
-        self._work.spend(programs.work_of(solver))
-        if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+        if solver.Solve() not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
             return None
-        return [
-            Host(p.config, ((p.demand, p.robots),))
-            for p, y in zip(configurations, counts, strict=True)
-            for _ in range(round(y.solution_value()))
-        ]
+        return tuple([round(y.solution_value()) for y in counts])
 
     def _compaction(self, hosts: list[Host], rates: Sequence[float], budget: dict[str, int]) -> list[Host] | None:
         """Merges low-load servers into high-headroom ones while every SLO holds, until the budget suffices."""

@@ -124,9 +124,9 @@ class Expected:
         return in_order[middle] if len(in_order) % 2 else 0.5 * (in_order[middle - 1] + in_order[middle])
 
 
-def outlasts_chunk(member: Member, *waits_s: float) -> bool:
-    """Any of them does, in control steps: such a robot executes first, and asks then (`robot/conversation/due.py`)."""
-    return member.whole_s(max(waits_s)) > member.chunk_s + ROUNDING * member.step_s
+def outlasts_chunk(member: Member, wait_s: float) -> bool:
+    """It does, in control steps: such a robot executes first, and asks then (`robot/conversation/due.py`)."""
+    return member.whole_s(wait_s) > member.chunk_s + ROUNDING * member.step_s
 
 
 class Rows:
@@ -135,11 +135,14 @@ class Rows:
     says how far to trust a chunk asks so that the next one is there then."""
 
     __slots__ = (
-        *("_expected", "_expected_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_think_s", "_until_s", "waits"),
+        *("_expected", "_expected_s", "_expected_steps_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_think_s"),
+        *("_until_s", "waits"),
     )
 
     def __init__(self, member: Member, moment_s: float) -> None:
         self._member, self._moment_s, self._expected, self._expected_s = member, moment_s, Expected(), 0.0
+        self._expected_steps_s = member.whole_s(0.0)
+        """The same in control steps."""
         self._think_s = member.think_s
         """What it executes of the newest chunk, beside what was executed until that was there."""
         self._until_s = math.inf
@@ -151,33 +154,40 @@ class Rows:
 
     def answered(self, sent_s: float, at_s: float, think_s: float, *, first: bool) -> None:
         """think_s: of what is executed of this chunk, beside the rows until it was there."""
-        took_s, chunk_s = at_s - sent_s, self._member.chunk_s
+        member, took_s, left_s = self._member, at_s - sent_s, self._left_s
         self._think_s = think_s
-        if trusted := self._member.trusted:
-            bridged_s = 0.0 if self.waits else min(self._member.whole_s(self._expected_s), self._left_s)
-            self._until_s = min(max(bridged_s + think_s, trusted.least_rows * self._member.step_s), chunk_s)
+        if trusted := member.trusted:
+            bridged_s = 0.0 if self.waits else min(self._expected_steps_s, left_s)
+            self._until_s = min(max(bridged_s + think_s, trusted.least_rows * member.step_s), member.chunk_s)
         if not first:
             self._expected.append(took_s)
-            self._expected_s = self._expected.median_s
-        stood = took_s >= self._left_s
-        self._over_s = self._left_s if stood else self._member.whole_s(took_s)
-        self._from_s = at_s + self._moment_s if stood else sent_s + self._over_s
-        self.waits = outlasts_chunk(self._member, self._expected_s, took_s if self.waits else 0.0)
+            self._expected_s = expected_s = self._expected.median_s
+            self._expected_steps_s = member.whole_s(expected_s)
+        if took_s >= left_s:  # it stood
+            self._over_s, self._from_s = left_s, at_s + self._moment_s
+        else:
+            self._over_s = over_s = member.whole_s(took_s)
+            self._from_s = sent_s + over_s
+        self.waits = outlasts_chunk(member, max(self._expected_s, took_s if self.waits else 0.0))
 
     def ask_s(self, more_s: float, not_before_s: float, elsewhere_s: float = 0.0) -> float:
         """When the next request goes out: after `more_s` more than usual, and between two steps. elsewhere_s: that it waits before,
         for what its actions ask besides."""
-        member, from_s = self._member, self._from_s
-        in_time_s = min(member.chunk_s, self._until_s) - self._member.whole_s(self._expected_s)
-        think_s = math.inf if member.trusted else self._think_s
-        executes_s = self._until_s if member.trusted else self._think_s
-        until_s = executes_s if self.waits else min(think_s + more_s, in_time_s)
-        ready_s = from_s + self._member.whole_s(max(until_s - self._over_s, 0.0)) + elsewhere_s
-        rows_s = 0.0 if self.waits else member.chunk_s - self._over_s
-        sent_s = max(ready_s, not_before_s)
-        if sent_s > ready_s and sent_s - from_s < rows_s:
-            sent_s = from_s + self._member.whole_s(sent_s - from_s)
-        self._left_s = max(rows_s - (sent_s - from_s), 0.0)
+        member, from_s, over_s, chunk_s = self._member, self._from_s, self._over_s, self._member.chunk_s
+        if self.waits:
+            rows_s, until_s = 0.0, self._until_s if member.trusted else self._think_s
+        else:
+            rows_s, until_s = chunk_s - over_s, min(chunk_s, self._until_s) - self._expected_steps_s
+            if not member.trusted:
+                until_s = min(self._think_s + more_s, until_s)
+        ready_s = from_s + member.whole_s(until_s - over_s if until_s > over_s else 0.0) + elsewhere_s
+        sent_s = ready_s
+        if not_before_s > ready_s:
+            sent_s = not_before_s
+            if sent_s - from_s < rows_s:
+                sent_s = from_s + member.whole_s(sent_s - from_s)
+        left_s = rows_s - (sent_s - from_s)
+        self._left_s = left_s if left_s > 0.0 else 0.0
         return sent_s
 
     def last_until_s(self, sent_s: float) -> float:
@@ -241,7 +251,7 @@ class Robot:
         self.rows = Rows(member, of.moment_s) if member.overlapped else None
         self.moves = False
         """Whoever executes while it waits has nothing to execute before its first answer."""
-        self.credit: list[float] = of.waits.random(len(member.calls)).tolist()
+        self.credit: list[float] = of.waits.random(len(member.calls)).tolist() if member.calls else []
         """Of each call elsewhere: at 1 it is made."""
 
     @property

@@ -23,7 +23,7 @@ import numpy as np
 
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
-from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Tally, Waits, answer, drawn, watched
+from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Tally, Waits, answer, drawn
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order, uncounted
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.patience import learned, pays
@@ -48,10 +48,15 @@ class Service:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def waits(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> Waits:
+def runs_of(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> QueueRuns:
     """most: requests; with another number other starts are drawn."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), service.batch_size, *drawn(most)])
-    return watched(members, service.mean_s, lambda end_s: Run(members, service, rng).run(end_s), most)
+    return QueueRuns(members, service.mean_s, lambda end_s: Run(members, service, rng).run(end_s), most)
+
+
+def waits(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> Waits:
+    """What the members see in all of `runs_of`."""
+    return runs_of(members, service, most).waits
 
 
 class Pace:

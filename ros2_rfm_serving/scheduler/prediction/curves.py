@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,12 @@ TYPICAL = 60.0
 PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
 
+REMEMBERED = 8192
+"""Results of searches that are kept. When there are more, all are forgotten: a search seldom comes back to what it found long ago."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
 STATE = ("profile", "stragglers", "configs", "_measured", "_steps", "_away_s", "_continuous")
 
 
@@ -42,6 +49,23 @@ class Config:
     batch_size: int
     slices: int = 1
     """Models that share its GPU in equal time slices: latencies are as many times longer, capacities as many times lower."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once: a search looks up the same few configurations millions of times."""
+        return hash((self.model, self.gpu_type, self.batching, self.batch_size, self.slices))
+
+    @cached_property
+    def place(self) -> str:
+        """What configurations are sorted by."""
+        return str(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, in which text has other hashes."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -75,6 +99,25 @@ class Line:
             return 0.0
         i = min(bisect_right(self.x, load_hz), len(self.x) - 1)
         return (self.y[i] - self.y[i - 1]) / (self.x[i] - self.x[i - 1]) if i else 0.0
+
+
+class Remembered(Generic[Key, Value]):
+    """A bounded cache of what searches of one planning call find again and again. Threads may share it: two of them may then compute the same result."""
+
+    def __init__(self, most: int = REMEMBERED) -> None:
+        self._most = most
+        self._values: dict[Key, Value] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """Return the result for `key`, or None where none is known."""
+        return self._values.get(key)
+
+    def add(self, key: Key, value: Value) -> Value:
+        """Keep a result, and return it."""
+        if len(self._values) >= self._most:
+            self._values = {}
+        self._values[key] = value
+        return value
 
 
 class Curves:
@@ -122,6 +165,12 @@ class Curves:
         self._laws: dict[Config, ContinuousService | None] = {}
         self._lines: dict[tuple[Config, str, bool], Line] = {}
         self._capacities: dict[tuple[Config, Slo], float] = {}
+        self.rates_found: Remembered[Hashable, tuple[tuple[float, ...] | None, float]] = Remembered()
+        """(rates or None, work) of searches with these curves (`rates.py`)."""
+        self.equilibria: Remembered[Hashable, Any] = Remembered()
+        """Where robots settle: each an `Equilibrium` (`equilibrium.py`)."""
+        self.packings_found: Remembered[Hashable, tuple[tuple[int, ...] | None, float]] = Remembered()
+        """(servers of each configuration or None, work) of ROSA's integer programs (`policies/rosa.py`)."""
 
     def within(self, gpu_types: Collection[str]) -> Curves:
         """Return the same curves, with all that is remembered, for a factory that has servers of these GPU types alone."""

@@ -36,7 +36,14 @@ class Equilibrium:
 
 def equilibrium(problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> Equilibrium:
     """caps: None, robots send as soon as they can."""
-    return _Settling(problem, curves, dict.fromkeys(hosts), caps).run()
+    distinct = dict.fromkeys(hosts)
+    classes = [
+        (t.cycle_s, t.overlapped, t.round_trip_s, tuple([(d.index, d.calls, d.fixed_hz) for d in t.demands]))
+        for t in problem.classes
+    ]
+    known, key = curves.equilibria, (tuple(distinct), caps, tuple(classes))
+    found: Equilibrium = known.get(key) or known.add(key, _Settling(problem, curves, distinct, caps).run())
+    return found
 
 
 class _Asked:

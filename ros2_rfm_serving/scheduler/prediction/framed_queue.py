@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member, Request
 from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
-from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Waits, drawn, watched
+from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Waits, drawn
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Group, Run, deadline_s
 from ros2_rfm_serving.types import Pipelining
 
@@ -30,10 +30,15 @@ Stages = tuple[int, ...]
 
 
 @lru_cache(maxsize=REMEMBERED)
-def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
-    """As `stepped_waits`."""
+def framed_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
+    """As `stepped_runs`."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, 1, *drawn(most)])
-    return watched(members, law.mean_s(1), lambda end_s: _FramedRun(members, law, order, rng).run(end_s), most)
+    return QueueRuns(members, law.mean_s(1), lambda end_s: _FramedRun(members, law, order, rng).run(end_s), most)
+
+
+def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+    """What the members see in all of `framed_runs`."""
+    return framed_runs(members, law, order, most).waits
 
 
 def stages_of(pipelining: Pipelining, num_steps: int) -> Stages:

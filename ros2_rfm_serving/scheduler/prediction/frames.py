@@ -75,7 +75,7 @@ class Frames:
         if not self._first:
             self._expected.append(took_s)
         self._first = False
-        self._waits = outlasts_chunk(self._member, self._expected.median_s, took_s if self._waits else 0.0)
+        self._waits = outlasts_chunk(self._member, max(self._expected.median_s, took_s if self._waits else 0.0))
 
     def _has_stood_s(self, at_s: float) -> float:
         return self._stood_s + max(at_s - self.until_s, 0.0)

@@ -38,6 +38,8 @@ class Joining:
         self.num_turns, self._sessions = law.num_steps, num_sessions
         self.perceive_s = (0.0, *(law.perception_s(rows) for rows in range(1, law.max_rows + 1)))
         self.step_s = (0.0, *(law.step_s(rows) for rows in range(1, law.max_rows + 1)))
+        self.whole_s = [law.mean_s(rows) for rows in range(1, law.max_rows + 1)]
+        """Of batches of 1, 2, ... rows that run as a whole."""
         self.most = _worthwhile(self.step_s)
         """Rows at once: one more would make turns longer than it shortens the queue."""
         self._scatter = law.jitter * math.sqrt(NEWEST / (2 - NEWEST))

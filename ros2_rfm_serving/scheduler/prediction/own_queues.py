@@ -295,10 +295,10 @@ class OwnQueues:
         if not responses.has_queue(host):
             return self._load_hz(host, rates) <= self._curve_hz(host) * (1 + TOLERANCE)
         self.work += QUEUE_WORK
-        each, curve = responses.of_each(host), responses.by_curve(host)
+        curve = responses.by_curve(host)
         slos = [self._problem.demands[d].slo for d, _ in host.robots]
         left = self._reserve(host) if reserve is None else reserve
-        return all(one.response_s(slo) <= limit_s(slo, curve.response_s(slo), left) for one, slo in zip(each, slos, strict=True))
+        return responses.keeps(host, slos, [limit_s(slo, curve.response_s(slo), left) for slo in slos])
 
     def _reserve(self, host: Host) -> float:
         if host in self._without_reserve:

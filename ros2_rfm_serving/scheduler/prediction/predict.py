@@ -159,7 +159,7 @@ def kept_hosts(
             continue
         slos = [problem.demands[d].slo for d, _ in host.robots]
         limits_s = [limit_s(slo, curve.response_s(slo), reserve) for slo in slos]
-        yield host, all(own_s <= most_s for own_s, most_s in zip(responses.judged_each_s(host, slos), limits_s, strict=True))
+        yield host, responses.keeps(host, slos, limits_s)
 
 
 def _is_fixed(host: Host) -> bool:

@@ -9,11 +9,12 @@ Nothing here reads a clock; the random numbers are the same for the same queue.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappush
 from itertools import repeat
+from threading import RLock
 
 import numpy as np
 
@@ -79,14 +80,19 @@ class Waited:
 
     def _of_each_s(self, percentile: float) -> Seconds:
         """Of each start what so many stay below, less what chance explains."""
-        share, count = percentile / 100, sum(map(len, self.responses)) / len(self.responses)
-        least = 100 * max(share - CHANCE * math.sqrt(share * (1 - share) / count), 0.0) if count else 0.0
+        least = _least(percentile, sum(map(len, self.responses)) / len(self.responses))
         return np.array([_percentile(start, least) for start in self.responses if len(start)])
 
 
 def drawn(most: int) -> tuple[int, ...]:
     """Return what tells the random numbers of a queue that is watched for longer from those of others."""
     return () if most == MOST_REQUESTS else (most,)
+
+
+def _least(percentile: float, count: float) -> float:
+    """Return the percentile less what chance explains in a start with so many requests: it rises with their number."""
+    share = percentile / 100
+    return 100 * max(share - CHANCE * math.sqrt(share * (1 - share) / count), 0.0) if count else 0.0
 
 
 def _of_half(starts: Sequence[Seconds], percentile: float) -> float:
@@ -137,22 +143,100 @@ Found = list[Tally]
 """Of each member, of one start."""
 
 
-def watched(
-    members: Sequence[Member],
-    service_s: float,
-    run: Callable[[float], Found],
-    most: int = MOST_REQUESTS,
-    of_starts: float = NINE_OF_TEN,
-    crowd: Callable[[float], Found] | None = None,
-) -> Waits:
-    """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone. most: requests.
-    of_starts: as in `Waited`. crowd: one more in which all begin at once, of which what is asked from `PARTED_S` on counts."""
-    num_starts, span_s = _starts(members, service_s, most)
-    starts = [run(WARM_UP_S + span_s) for _ in range(num_starts)]
-    starts += [crowd(PARTED_S + span_s)] if crowd else []
-    together_s = [len(starts) * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in members]
-    found = Waits(tuple(_waited([start[i] for start in starts], of_all_s) for i, of_all_s in enumerate(together_s)))
-    return Waits(tuple(replace(_known(one, found.all), of_starts=of_starts) for one in found.members))
+class QueueRuns:
+    """Runs of one queue, one per start, each of which is made when it is needed. Threads may share it."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        service_s: float,
+        run: Callable[[float], Found],
+        most: int = MOST_REQUESTS,
+        of_starts: float = NINE_OF_TEN,
+        crowd: Callable[[float], Found] | None = None,
+    ) -> None:
+        """run: one more start, up to a time. service_s: of one who is alone. most: requests. of_starts: as in `Waited`.
+        crowd: one more in which all begin at once, of which what is asked from `PARTED_S` on counts."""
+        num_starts, self._span_s = _starts(members, service_s, most)
+        self._members, self._service_s, self._of_starts = members, service_s, of_starts
+        self._runs = [*[(run, WARM_UP_S)] * num_starts, *([(crowd, PARTED_S)] if crowd else [])]
+        self._made: list[Found] = []
+        self._waits: Waits | None = None
+        self._lock = RLock()
+
+    @property
+    def waits(self) -> Waits:
+        """What the members see in all runs."""
+        with self._lock:
+            if self._waits is None:
+                self._waits = self._seen(list(self._each()))
+                self._made.clear()
+            return self._waits
+
+    def keeps(self, percentiles: Sequence[float], limits_s: Sequence[float]) -> bool:
+        """Return whether each member's response at its percentile (`Waited.response_s`) is within its limit, in s.
+
+        Where it is not, no more runs are made than it takes to be certain of that.
+        """
+        with self._lock:
+            if self._waits is None and self._is_late(percentiles, limits_s):
+                return False
+        each = zip(self.waits.members, percentiles, limits_s, strict=True)
+        return all(one.response_s(percentile) <= limit_s for one, percentile, limit_s in each)
+
+    def _is_late(self, percentiles: Sequence[float], limits_s: Sequence[float]) -> bool:
+        """Return whether a member is beyond its limit in so many runs that the others do not matter."""
+        num_runs = len(self._runs)
+        enough = num_runs - int(self._of_starts / 100 * (num_runs - 1))
+        members = [_LateRuns(percentile, limit_s) for percentile, limit_s in zip(percentiles, limits_s, strict=True)]
+        for found in self._each():
+            for one, tally in zip(members, found, strict=True):
+                one.add(tally.responses)
+                if one.num_late >= enough and one.num_certain(num_runs) >= enough:
+                    return True
+        return False
+
+    def _each(self) -> Iterator[Found]:
+        yield from self._made
+        while len(self._made) < len(self._runs):
+            run, begins_s = self._runs[len(self._made)]
+            self._made.append(run(begins_s + self._span_s))
+            yield self._made[-1]
+
+    def _seen(self, runs: Sequence[Found]) -> Waits:
+        span_s, service_s = self._span_s, self._service_s
+        watched_s = [
+            len(runs) * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in self._members
+        ]
+        found = Waits(tuple(_waited([run[i] for run in runs], of_all_s) for i, of_all_s in enumerate(watched_s)))
+        return Waits(tuple(replace(_known(one, found.all), of_starts=self._of_starts) for one in found.members))
+
+
+class _LateRuns:
+    """Late responses of one member, run by run."""
+
+    def __init__(self, percentile: float, limit_s: float) -> None:
+        self._percentile, self._limit_s = percentile, float(limit_s)
+        self._runs: list[tuple[int, int]] = []
+        """(responses, those within the limit) of each run with a late one"""
+        self._num_responses = 0
+
+    @property
+    def num_late(self) -> int:
+        """Runs with a late response."""
+        return len(self._runs)
+
+    def add(self, responses: Sequence[float]) -> None:
+        self._num_responses += len(responses)
+        in_time = sum(map(self._limit_s.__ge__, responses))
+        if in_time < len(responses):
+            self._runs.append((len(responses), in_time))
+
+    def num_certain(self, num_runs: int) -> int:
+        """Return how many of the runs are beyond the limit whatever the runs show that are still to come: their responses can only
+        raise the percentile that each run is judged by."""
+        least = _least(self._percentile, self._num_responses / num_runs)
+        return sum(in_time <= int(least / 100 * (num - 1)) for num, in_time in self._runs)
 
 
 def _known(one: Waited, everybody: Waited) -> Waited:

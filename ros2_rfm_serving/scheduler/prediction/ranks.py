@@ -63,15 +63,19 @@ class ServiceOrder:
         """Number of a request -> the last one that was ranked, as the policy saw it."""
         self.reads_executions = ranking.READS_EXECUTIONS
         """The queue says when requests come."""
+        self._answered: list[tuple[Sequence[Request], float, float]] = []
+        """Batches that histories do not tell of yet: nothing reads these where nobody is left out."""
 
     def arrived(self, request: Request) -> None:
         """The server has one more who waits."""
+        self._remember()
         at_s, number, robot = request
         report = ExecutionReport(0, robot.sent_s - robot.answered_s, robot.until_s - robot.sent_s)
         self._histories[number].requested(at_s, report, replaces=False)
 
     def ranked(self, requests: Sequence[Request], now_s: float) -> list[Request]:
         """Those who wait, most urgent first."""
+        self._remember()
         seen, of = self._seen, {request[1]: request for request in requests}
         for request in requests:
             known = seen.get(request[1])
@@ -87,8 +91,13 @@ class ServiceOrder:
             count_skips([*chosen, *(self._seen[request[1]] for request in others)], chosen)
 
     def answered(self, batch: Sequence[Request], begun_s: float, now_s: float) -> None:
-        for request in batch:
-            self._histories[request[1]].generated(begun_s, now_s)
+        self._answered.append((batch, begun_s, now_s))
+
+    def _remember(self) -> None:
+        for batch, begun_s, now_s in self._answered:
+            for _, number, _ in batch:
+                self._histories[number].generated(begun_s, now_s)
+        self._answered.clear()
 
     def _waiting(self, request: Request) -> Waiting:
         """Its stamp, which says nothing to a policy, is its number."""

@@ -8,7 +8,7 @@ Both only get worse as rates rise, so that the feasible vectors are a lower set.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -218,9 +218,25 @@ class RateSearch:
 
         worth: objective below which a first estimate will do. near: rates of a similar placement, to start from; quicker.
         """
-        classes = self.problem.classes
         if not self._complete():
             return None
+        if self._links or self.work:  # what is remembered is the work of a whole search
+            return self._searched(worth, near)
+        found, key = self._curves.rates_found, (self._key(), worth, near)
+        if known := found.get(key):
+            rates, self.work = known
+            return rates
+        return found.add(key, (self._searched(worth, near), self.work))[0]
+
+    def _key(self) -> Hashable:
+        """All that the search depends on beside the curves, where no links count."""
+        patterns = [(p.host.config, p.limit_hz, p.fixed_hz, tuple(p.slopes)) for p in self._patterns]
+        loops = [tuple([(calls, tuple(where)) for calls, where in loop.waits]) for loop in self._loops]
+        classes = [(t.floor_hz, t.cycle_s, t.value, t.num_robots, t.overlapped, t.round_trip_s) for t in self.problem.classes]
+        return self.problem.aim, tuple(patterns), tuple(loops), tuple(classes)
+
+    def _searched(self, worth: float, near: Rates | None) -> Rates | None:
+        classes = self.problem.classes
         floors = tuple(task.floor_hz for task in classes)
         if not self.feasible(floors):
             return None

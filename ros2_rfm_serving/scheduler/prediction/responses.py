@@ -10,14 +10,14 @@ from typing import Protocol
 
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES
 from ros2_rfm_serving.scheduler.prediction.askers import Member
-from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
+from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, runs_of
 from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
-from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_waits
-from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS, Waited, Waits
+from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_runs
+from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS, QueueRuns, Waited, Waits
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
-from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
+from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_runs
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
@@ -115,10 +115,15 @@ class Responses:
         else the curve."""
         return own.response_s(slo) if self.has_queue(host) else self.by_curve(host).response_s(slo)
 
-    def judged_each_s(self, host: Host, slos: Sequence[Slo]) -> list[float]:
-        """The same for each demand that it hosts: no queue is run that decides nothing."""
-        each: Sequence[Latency] = self.of_each(host) if self.has_queue(host) else (self.by_curve(host),) * len(slos)
-        return [own.response_s(slo) for own, slo in zip(each, slos, strict=True)]
+    def keeps(self, host: Host, slos: Sequence[Slo], limits_s: Sequence[float]) -> bool:
+        """Return whether what each SLO is compared with (`judged_s`) is within its limit, for the demands that the host has.
+
+        No queue is run that decides nothing, and none for longer than it takes to decide.
+        """
+        if self.has_queue(host):
+            return self._judging(host).keeps([slo.percentile for slo in slos], limits_s)
+        curve = self.by_curve(host)
+        return all(curve.response_s(slo) <= limit_s for slo, limit_s in zip(slos, limits_s, strict=True))
 
     def has_queue(self, host: Host) -> bool:
         """Whether it is judged by its robots' own queue: where actions alone wait, for fixed batches or to join one."""
@@ -141,30 +146,37 @@ class Responses:
         return max(one.missed(slo.percentile, slo.kept_s * SLO_SLACK) for one, slo in zip(found.members, slos, strict=True))
 
     def _by_queue(self, host: Host) -> Waits | None:
-        demands = [self._problem.demands[d] for d, _ in host.robots]
         if self.has_queue(host):
-            away_s = self._curves.away_s(host.config)
-            members = tuple(self._member(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True))
-            if self._order(host) not in DISPATCH_POLICIES:  # it may go by what ours do not look at
-                members = tuple(self._named(member, d) for member, d in zip(members, demands, strict=True))
-            steps = self._curves.stepped_law(host.config)
-            if steps is None:
-                return self._batched(host, members, demands)
-            run = framed_waits if any(member.pipelining for member in members) else stepped_waits
-            return run(members, steps, self._order(host), self._most)
+            return self._judging(host).waits
+        demands = [self._problem.demands[d] for d, _ in host.robots]
         law = self._curves.shared_law(host.config)
         if not demands or law is None or any(d.for_actions for d in demands) or host in self._settled.saturated:
             return None
         away_s = self._curves.away_s(host.config)
         return shared_waits(tuple(self._paced(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
 
-    def _batched(self, host: Host, members: tuple[Member, ...], demands: Sequence[Demand]) -> Waits:
+    def _judging(self, host: Host) -> QueueRuns:
+        """Return the runs of its robots' own queue that judge it."""
+        demands = [self._problem.demands[d] for d, _ in host.robots]
+        away_s = self._curves.away_s(host.config)
+        members = tuple(self._member(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True))
+        if self._order(host) not in DISPATCH_POLICIES:  # it may go by what ours do not look at
+            members = tuple(self._named(member, d) for member, d in zip(members, demands, strict=True))
+        steps = self._curves.stepped_law(host.config)
+        if steps is None:
+            return self._batched(host, members, demands)
+        runs = framed_runs if any(member.pipelining for member in members) else stepped_runs
+        return runs(members, steps, self._order(host), self._most)
+
+    def _batched(self, host: Host, members: tuple[Member, ...], demands: Sequence[Demand]) -> QueueRuns:
         service, curve = self._service(host), self.by_curve(host)
-        found = waits(members, service)
+        found = runs_of(members, service)
+        if self._most <= MOST_REQUESTS:
+            return found
         limits_s = [limit_s(demand.slo, curve.response_s(demand.slo)) for demand in demands]
-        watched = zip(found.members, demands, limits_s, strict=True)
-        in_doubt = self._most > MOST_REQUESTS and any(one.is_in_doubt(d.slo.percentile, most_s) for one, d, most_s in watched)
-        return waits(members, service, self._most) if in_doubt else found
+        watched = zip(found.waits.members, demands, limits_s, strict=True)
+        in_doubt = any(one.is_in_doubt(d.slo.percentile, most_s) for one, d, most_s in watched)
+        return runs_of(members, service, self._most) if in_doubt else found
 
     def by_curve(self, host: Host) -> ByCurve:
         """A saturated server makes everybody wait until just the measured maximum is asked; the tail is no shorter than there."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ros2_rfm_serving.profiles import ContinuousService, ProcessorSharing
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
-from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
+from ros2_rfm_serving.scheduler.prediction.queued import Found, QueueRuns, Tally, Waits, answer
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 
 REMEMBERED = 256
@@ -23,7 +23,7 @@ REMEMBERED = 256
 @lru_cache(maxsize=REMEMBERED)
 def shared_waits(members: tuple[Member, ...], law: ContinuousService) -> Waits:
     rng = np.random.default_rng(sum(member.num_robots for member in members))
-    return watched(members, law.mean_s(), lambda end_s: _run(members, law, rng, end_s))
+    return QueueRuns(members, law.mean_s(), lambda end_s: _run(members, law, rng, end_s)).waits
 
 
 def _run(members: tuple[Member, ...], law: ContinuousService, rng: np.random.Generator, end_s: float) -> Found:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -27,12 +28,13 @@ from ros2_rfm_serving.scheduler.prediction.queued import (
     EVERY,
     MOST_REQUESTS,
     NINE_OF_TEN,
+    NO_TURNS,
     Found,
+    QueueRuns,
     Tally,
     Waits,
     answer,
     drawn,
-    watched,
 )
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
@@ -43,7 +45,7 @@ REMEMBERED = 512
 
 
 @lru_cache(maxsize=REMEMBERED)
-def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
     """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn, and of more every one
     has to keep an SLO, and one more in which all robots ask in the same moment."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
@@ -52,7 +54,12 @@ def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str =
     def run(end_s: float, *, at_once: bool = False) -> Found:
         return Run(members, law, order, rng, at_once=at_once).run(end_s)
 
-    return watched(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
+    return QueueRuns(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
+
+
+def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+    """What the members see in all of `stepped_runs`."""
+    return stepped_runs(members, law, order, most).waits
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +86,8 @@ class Group:
 
     def turns(self) -> list[float]:
         """Return the turn of each row among all with which it shared the flight, as the server counts them (`Flight`)."""
+        if len(self.rows) == 1:
+            return [turn_in_flight(self.num_before, self.num_after)]
         turns = [0.0] * len(self.rows)
         for place, row in enumerate(sorted(range(len(self.rows)), key=lambda row: self.rows[row][0])):
             turns[row] = turn_in_flight(self.num_before + place, self.num_after + len(self.rows) - 1 - place)
@@ -98,7 +107,7 @@ class Run:
         self._rule = rule = joining(law, len(robots))
         self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
         self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
-        self._order = service_order(order, [law.mean_s(rows) for rows in range(1, law.max_rows + 1)], robots)
+        self._order = service_order(order, rule.whole_s, robots)
         self._coming = in_order(robots)
         self._found: Found = [Tally() for _ in members]
         self._ready: list[Request] = []
@@ -143,11 +152,11 @@ class Run:
 
     def _whole(self) -> None:
         """As many as there are shapes for, in one call."""
-        rows, began_s = self._first(self._law.max_rows), self._now_s
-        self._now_s += self._rule.perceive_s[len(rows)] * next(self._factors)
-        step_s = self._rule.step_s[len(rows)]
-        self._now_s += sum(step_s * next(self._factors) for _ in range(self._rule.num_turns))
-        self._answer(rows, began_s, [0.0] * len(rows))
+        rows, began_s, rule, factors = self._first(self._law.max_rows), self._now_s, self._rule, self._factors
+        self._now_s += rule.perceive_s[len(rows)] * next(factors)
+        step_s = rule.step_s[len(rows)]
+        self._now_s += sum([step_s * factor for factor in islice(factors, rule.num_turns)])
+        self._answer(rows, began_s, NO_TURNS)
 
     def _enter(self) -> bool:
         """Those who are let in are perceived. Whether the others may be with the next turn."""
@@ -173,13 +182,14 @@ class Run:
     def _turns(self, *, once: bool) -> None:
         """Of all in flight, up to the first that may change who enters: one, or until a group has ended or somebody has come."""
         self._looks += 1
-        groups, step_s = self._groups, self._rule.step_s[self._num_rows]
-        left = 1 if once else min(group.turns_left for group in groups)
+        groups, step_s, factors, now_s = self._groups, self._rule.step_s[self._num_rows], self._factors, self._now_s
+        left = 1 if once else min([group.turns_left for group in groups])
         next_s = self._coming[0][0] if self._coming else math.inf
         turns = 0
-        while turns < left and (not turns or self._now_s < next_s):
-            self._now_s += step_s * next(self._factors)
+        while turns < left and (not turns or now_s < next_s):
+            now_s += step_s * next(factors)
             turns += 1
+        self._now_s = now_s
         for group in groups:
             group.turns_left -= turns
         self._groups = [group for group in groups if group.turns_left]
@@ -189,11 +199,10 @@ class Run:
                 self._ended(group)
 
     def _ended(self, group: Group) -> None:
-        self._answer(group.rows, group.began_s, group.turns())
+        took_s = self._now_s - group.began_s
+        self._answer(group.rows, group.began_s, [turn * took_s for turn in group.turns()])
 
-    def _answer(self, rows: Sequence[Request], began_s: float, turns: Sequence[float]) -> None:
-        took_s = self._now_s - began_s
-        turns_s = (turn * took_s for turn in turns)
+    def _answer(self, rows: Sequence[Request], began_s: float, turns_s: Iterable[float]) -> None:
         if self._order:
             self._order.answered(rows, began_s, self._now_s)
         answer(rows, self._now_s, self._coming, self._end_s, self._found, turns_s)

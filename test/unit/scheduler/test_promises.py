@@ -67,7 +67,7 @@ def test_a_promise_that_no_queue_keeps_is_broken(shipped: tuple[Profile, Catalog
 def test_what_was_looked_at_once_costs_no_other_queue(shipped: tuple[Profile, Catalogue], monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = planned(4, True, shipped)
     assert fleet
-    closed_queue.waits.cache_clear()
+    closed_queue.runs_of.cache_clear()
     monkeypatch.setattr(closed_queue, "Run", None)
     assert not broken(fleet) and not broken(fleet.release(fleet.robots[0].name))
     fleet.held.clear()

@@ -16,9 +16,10 @@ from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies import baselines, mixes
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.prediction import queued, responses
+from ros2_rfm_serving.scheduler.prediction import closed_queue, queued, responses
+from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
-from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, Remembered
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeping_hosts
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
@@ -126,3 +127,54 @@ def test_a_mix_without_obligations_is_looked_for_once(obliged: bool, programs: i
 def test_numbers_that_come_again_are_those_that_were_drawn(count: int) -> None:
     draws = np.random.default_rng(1).random(count)
     assert list(islice(again(draws), 2 * DRAWS + 3)) == list(islice(cycle(draws.tolist()), 2 * DRAWS + 3))
+
+
+LATE = (
+    Member(num_robots=6, period_s=0.0, think_s=0.2, slo_s=0.3),
+    Member(num_robots=4, period_s=0.5, think_s=0.2, overlapped=True, step_s=0.05, chunk_s=0.8, jitter_s=0.01),
+)
+SINGLES = closed_queue.Service(batch_size=1, mean_s=0.05, jitter=0.05)
+
+
+@pytest.mark.parametrize("percentile", [50.0, 95.0, 99.0])
+def test_a_queue_that_is_run_in_part_gives_the_verdict_of_all_starts(percentile: float) -> None:
+    whole = closed_queue.waits(LATE, SINGLES)
+    for share in (0.2, 0.5, 0.9, 0.99, 1.0, 1.01, 1.1, 2.0):
+        limits_s = [share * one.response_s(percentile) for one in whole.members]
+        for first, second in itertools.product(limits_s, repeat=2):
+            keeps = all(one.response_s(percentile) <= s for one, s in zip(whole.members, (first, second), strict=True))
+            closed_queue.runs_of.cache_clear()
+            runs = closed_queue.runs_of(LATE, SINGLES)
+            assert runs.keeps([percentile] * 2, [first, second]) is keeps
+            assert runs.waits.all.response_s(percentile) == whole.all.response_s(percentile), "the other starts are as ever"
+            assert runs.keeps([percentile] * 2, [first, second]) is keeps
+
+
+def test_robots_that_are_clearly_late_are_watched_in_few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[object] = []
+
+    class Counted(closed_queue.Run):
+        def run(self, end_s: float) -> queued.Found:
+            starts.append(end_s)
+            return super().run(end_s)
+
+    monkeypatch.setattr(closed_queue, "Run", Counted)
+    closed_queue.runs_of.cache_clear()
+    assert not closed_queue.runs_of(LATE, SINGLES).keeps([99.0, 99.0], [0.06, math.inf])
+    few = len(starts)
+    closed_queue.waits(LATE, SINGLES)
+    assert few <= len(starts) / 2
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    known = Remembered[int, int](most=3)
+    assert [known.add(i, -i) for i in range(4)] == [0, -1, -2, -3]
+    assert [known.get(i) for i in range(5)] == [None, None, None, -3, None]
+
+
+def test_a_search_that_comes_again_finds_the_same_with_the_same_work() -> None:
+    problem, curves, hosts = placed(33)
+    first, again = RateSearch(problem, curves, hosts), RateSearch(problem, curves, hosts)
+    assert first.best() == again.best() is not None and first.work == again.work > 0
+    anew = RateSearch(problem, curves_of(problem, curves.profile), hosts)
+    assert anew.best() == first.best() and anew.work == again.work
