@@ -64,6 +64,12 @@ def state_of(owner: object, fields: Kept) -> dict[str, Any]:
     return {name: _copy(getattr(owner, attribute)) for name, attribute in fields.items()}
 
 
+def attribute_names(owner: object) -> set[str]:
+    """Return the names of all attributes that an object has, those in slots included."""
+    slots = [name for kind in type(owner).__mro__ for name in _slots_of(kind) if hasattr(owner, name)]
+    return {*getattr(owner, "__dict__", {}), *slots} - {"__dict__", "__weakref__"}
+
+
 def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
     """Set the kept values of an object: parts, generators and mutable containers in place, all others by assignment.
 
@@ -108,6 +114,11 @@ _TABLES: dict[type, Kept] = {}
 def _table_of(kind: Any) -> Kept | None:
     """Return what is kept of objects of this class; None: nothing is."""
     return _TABLES.get(kind) or getattr(kind, "KEPT", None)
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _is_part(value: object) -> bool:
