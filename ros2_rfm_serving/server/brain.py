@@ -336,13 +336,14 @@ class ServerBrain:
         """Which of the `ready` rows in flight go on now, and which of all leave. took_s: of the turn before; 0: there was none."""
         flight = self._flight
         flight.had_turn(took_s)
-        unwanted = [work for work in self.lanes[0].works if self._is_over(work)]
+        entered = [work for work in self.lanes[0].works if flight.rows[work.number].turns_left]  # all others are `ended`
+        unwanted = [work for work in entered if self._is_over(work)]
         for work in unwanted:
             self.lanes[0].left(work)
         flight.pause(ready)
         advance = advancing(flight, [number for number in ready if number in flight.rows], now_s)
         if not advance and self.sessions.draining:  # no frame comes any more for which they wait
-            unwanted += self._abandoned()
+            unwanted += self._abandoned([work for work in entered if work not in unwanted])
         moved = bool(flight.advanced)
         flight.advance(advance, now_s)
         if advance or unwanted:
@@ -373,8 +374,7 @@ class ServerBrain:
             return False
         return True
 
-    def _abandoned(self) -> list[Work]:
-        works = self.lanes[0].works
+    def _abandoned(self, works: list[Work]) -> list[Work]:
         for work in works:
             self.lanes[0].left(work)
             self.mishaps.append(DRAINING)
