@@ -64,8 +64,14 @@ def event_of(name: str, *args: Any) -> tuple[events.Event, float]:
     found = inspect.signature(getattr(ServerBrain, name)).bind(None, *args).arguments
     del found["self"]
     now_s = found.pop("now_s", 0.0)
-    values = [value.number if isinstance(value, Work) else tuple(value) if isinstance(value, list) else value for value in found.values()]
-    return INPUTS[name](*values), now_s
+    return INPUTS[name](*map(_field_of, found.values())), now_s
+
+
+def _field_of(value: Any) -> Any:
+    """Return an argument of a call as an event has it."""
+    if isinstance(value, Work):
+        return value.number
+    return tuple(value) if isinstance(value, list) else value
 
 
 class Mirror:
