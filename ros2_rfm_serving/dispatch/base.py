@@ -14,7 +14,7 @@ from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.errors import UnrecordableError
 from ros2_rfm_serving.types.record import record
-from ros2_rfm_serving.types.state import Kept, attribute_names, keep, kept, restore, state_of
+from ros2_rfm_serving.types.state import Kept, attribute_names, has_parts, keep, kept, restore, state_of
 
 
 @dataclass(slots=True)
@@ -75,7 +75,8 @@ class DispatchPolicy:
 
     KEPT: ClassVar[Kept] = kept()
     """Name in a recording -> attribute, of all attributes that the policy has (`types/state.py: kept`); their values are plain:
-    numbers, text, tuples, lists, sets, dictionaries, or objects of classes with a table `KEPT`."""
+    numbers, texts, arrays, and tuples, lists, sets, deques and dictionaries of them. An object of a class with a table `KEPT` may
+    be a value, too, and a `defaultdict` may have such a class as its factory."""
     READS_EXECUTIONS = True
     """Whether it looks at when robots executed and waited (`History`: wait ratio, execution times, pace): a plan that asks it many
     times keeps no account of them for one that does not."""
@@ -95,6 +96,11 @@ class DispatchPolicy:
         if unnamed := sorted(attribute_names(self) - set(self.KEPT.values())):
             problem = f"dispatch policy {type(self).__name__} has {', '.join(unnamed)}, which its KEPT does not name"
             raise UnrecordableError(f"{problem}; name them there, or give the policy `state` and `restore`")
+        for attribute in self.KEPT.values():
+            value = getattr(self, attribute)
+            if type(value) is dict and has_parts(value):
+                problem = f"dispatch policy {type(self).__name__} has objects in {attribute}"
+                raise UnrecordableError(f"{problem}; a restored policy cannot make them: let it be a defaultdict of their class")
         identities = list(_mutable_identities([getattr(self, attribute) for attribute in self.KEPT.values()]))
         if len(set(identities)) < len(identities):
             problem = f"dispatch policy {type(self).__name__} has one mutable object in two places of its state"

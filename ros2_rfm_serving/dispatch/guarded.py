@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -51,7 +52,10 @@ class Guarded(DispatchPolicy):
             self._mishap("dispatch_error", f"{type(error).__name__}: {error}")
 
     def check_name(self, name: str) -> None:
-        """Raises: `UnrecordableError` when the policy is not the one that is made by this name: no replay could make it."""
+        """Refuse a policy that is not the one that is made by this name, for no replay could make it.
+
+        Raises: `UnrecordableError`.
+        """
         if not is_policy_class(type(self._policy), name):
             problem = f"dispatch policy {type(self._policy).__name__} is not what `dispatch: {name}` makes"
             raise UnrecordableError(f"{problem}, so that no replay can make it; name it in the entry points of a package")
@@ -72,7 +76,7 @@ class Guarded(DispatchPolicy):
         return {str(key): _plain_copy(value, f"{name}.{key}") for key, value in found.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned. Raises: `RfmError`."""
+        """Continue from what `state` returned. Raises: `RfmError`, also when the policy has another state after that."""
         try:
             self._policy.restore(state)
         except RfmError:
@@ -80,6 +84,8 @@ class Guarded(DispatchPolicy):
         except (Exception, SystemExit) as error:
             problem = f"dispatch policy {type(self._policy).__name__} cannot be restored: {type(error).__name__}: {error}"
             raise RfmError(problem) from error
+        if not _are_alike(self.state(), dict(state)):
+            raise RfmError(f"dispatch policy {type(self._policy).__name__} has another state after it was restored")
 
 
 def _plain_copy(value: Any, owner: str) -> Any:
@@ -97,6 +103,19 @@ def _plain_copy(value: Any, owner: str) -> Any:
     if kind is np.ndarray:
         return value.copy()
     raise UnrecordableError(f"dispatch policy: {owner} has a {kind.__name__}, which is no plain value; see `DispatchPolicy.KEPT`")
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Return whether two plain values are equal down to their atoms, in class and order as well."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_are_alike(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple, deque)):
+        return len(one) == len(other) and all(map(_are_alike, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bool(one == other) or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
 
 
 def _are_same(ranked: Sequence[Waiting], waiting: Sequence[Waiting]) -> bool:

@@ -74,8 +74,8 @@ def bare(
 def state_of_waiting(waiting: Waiting) -> dict[str, Any]:
     """Return a request that waits, or runs, as values for a snapshot. Its history is that of its session."""
     request = waiting.request
-    kept_request = {**state_of(request, REQUEST), "prefix_rows": len(request.prefix_model)}
-    return {**state_of(waiting, WAITING), "request": kept_request}
+    values = {**state_of(request, REQUEST), "prefix_rows": len(request.prefix_model)}
+    return {**state_of(waiting, WAITING), "request": values}
 
 
 def waiting_from(state: Mapping[str, Any], histories: Mapping[int, History]) -> Waiting:

@@ -57,11 +57,11 @@ class AbsentSteppingEngine(AbsentEngine, Stepping):
 def lane_of(contract: ModelContract, limits: EngineLimits) -> Lane:
     """Return the queue of an engine that is absent."""
     engine = (AbsentSteppingEngine if limits.max_rows else AbsentEngine)(contract, limits)
-    tier = Tier(
+    served = Tier(
         engine=engine,
         max_concurrent=limits.max_concurrent,
         batches_in_flight=limits.batches_in_flight,
         round_trip_s=limits.round_trip_s,
         profile_s=limits.profile_s,
     )
-    return Lane(tier, lambda counter, problem: None)
+    return Lane(served, lambda counter, problem: None)

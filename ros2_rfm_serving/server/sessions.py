@@ -313,14 +313,14 @@ class Sessions:
 
 
 def _quota_from(state: Mapping[str, Any]) -> Quota:
-    """Raises: `RfmError`."""
+    """Return a quota as it was. Raises: `RfmError` for names that are missing or unknown."""
     quota = Quota(math.inf, 1)
     restore(quota, Quota.KEPT, state)
     return quota
 
 
 def _session_from(state: Mapping[str, Any], quotas: Mapping[SessionKey, Quota]) -> Session:
-    """Raises: `RfmError` for names that are missing or unknown, and for a session without a quota."""
+    """Return a session as it was. Raises: `RfmError` for names that are missing or unknown, and for one without a quota."""
     check_names("Session", Session.KEPT, state)
     key = state["key"]
     if key not in quotas:

@@ -74,7 +74,7 @@ def work_from(state: Mapping[str, Any], engine: int, histories: Mapping[int, His
 
 @record(frozen=True, slots=True)
 class EngineLimits:
-    """What decides about the requests of one engine and never changes: what the engine can do, and how it is served."""
+    """Limits of one engine and of how it is served, which decide about its requests and never change."""
 
     max_batch_size: int
     max_num_steps: int

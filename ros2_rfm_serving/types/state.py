@@ -80,7 +80,7 @@ def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
         value, current = state[name], getattr(owner, attribute)
         if _is_part(current):
             _restore_part(current, value)
-        elif isinstance(current, dict) and _has_parts(current):
+        elif isinstance(current, dict) and has_parts(current):
             _restore_parts(f"{type(owner).__name__}.{name}", current, value)
         elif isinstance(current, (dict, set)):  # a Counter and a defaultdict, too
             current.clear()
@@ -126,7 +126,7 @@ def _is_part(value: object) -> bool:
     return _table_of(kind) is not None or hasattr(kind, "restore")
 
 
-def _has_parts(current: dict[Any, Any]) -> bool:
+def has_parts(current: dict[Any, Any]) -> bool:
     """Return whether the values of a dictionary are parts: those that are there, or that its factory makes."""
     factory = current.default_factory if isinstance(current, defaultdict) else None
     if factory is not None:
@@ -181,7 +181,7 @@ def _copier_of(kind: type) -> Callable[[Any], Any]:
 
 
 def _copy_of_dict(value: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: _copy(part) for key, part in value.items()} if _has_parts(value) else dict(value)
+    return {key: _copy(part) for key, part in value.items()} if has_parts(value) else dict(value)
 
 
 def _itself(value: Any) -> Any:

@@ -428,6 +428,26 @@ class Shared(Fifo):
         self.by_robot = {"r1": self.newest}
 
 
+class Objects(Fifo):
+    KEPT = kept("tasks")
+
+    def __init__(self) -> None:
+        self.tasks = {"a": History()}
+
+
+class Changing(Fifo):
+    """Begins with a value of another class than it has later."""
+
+    KEPT = kept("newest")
+
+    def __init__(self) -> None:
+        self.newest: Any = []
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        self.newest = {"r1": 1.0}
+        return waiting
+
+
 class Raising(Fifo):
     def state(self) -> dict[str, Any]:
         raise SystemExit(1)
@@ -481,6 +501,7 @@ def test_a_policy_of_another_package_that_keeps_its_state_goes_on_from_it(kind: 
         (Forgetful, "dispatch policy Forgetful has seen, which its KEPT does not name"),
         (Extended, "dispatch policy Extended has hat, which its KEPT does not name"),
         (Unplain, r"Unplain.tasks has a History, which is no plain value"),
+        (Objects, "dispatch policy Objects has objects in tasks.*let it be a defaultdict"),
         (Shared, "dispatch policy Shared has one mutable object in two places"),
         (Raising, "dispatch policy Raising gives no state: SystemExit"),
         (Unrelated, "dispatch policy Unrelated gives no state: AttributeError.*extend `DispatchPolicy`"),
@@ -503,6 +524,15 @@ def test_a_policy_that_fails_to_restore_is_named(served: Any) -> None:
     state = core.state()
     with pytest.raises(RfmError, match="dispatch policy Raising cannot be restored: ValueError: x"):
         restored(served(Raising).brain, state)
+
+
+def test_a_policy_that_has_another_state_after_it_was_restored_is_named(served: Any) -> None:
+    server = served(Changing)
+    epoch = server.open_session(session_request()).session_epoch
+    server.submit(observation(epoch), 1.0)
+    server.loop.step(lambda: 2.0)
+    with pytest.raises(RfmError, match="dispatch policy Changing has another state after it was restored"):
+        restored(server.brain, server.brain.state())
 
 
 def test_a_policy_whose_package_is_gone_is_no_policy_of_that_name(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
