@@ -114,7 +114,7 @@ def _are_alike(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple, deque)):
         return len(one) == len(other) and all(map(_are_alike, one, other))
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     return bool(one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other)))
 
 

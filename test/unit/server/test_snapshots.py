@@ -39,6 +39,7 @@ from test.unit.server.mirrored import INPUTS, Mirror, mirrored, stored
 from test.unit.server.rows_machine import ROBOTS, Machine
 from test.unit.simulation import simulated
 
+pytestmark = pytest.mark.interpreted
 SEEN: Counter[str] = Counter()
 TEXTS = tuple(text.encode(errors="replace").decode() for text in fuzz.TEXTS)
 """As they travel, in UTF-8."""
