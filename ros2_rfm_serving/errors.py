@@ -14,6 +14,7 @@
     │   └── DrainingError           221  the server is about to end and accepts no new sessions
     ├── SessionError                230  unknown, closed or stale session
     ├── UnprovenError               240  the client has not shown its identity, or may not make this request
+    ├── UnrecordableError           250  a decision core has a part that a recording cannot keep, such as a policy
     └── BadMessageError             300  a message with wrong shapes, non-finite numbers or a size over the limit
 
 Codes follow navigation2's convention: 0 is success, each room has a hundred of them, and none is reused. 400 to 499 are outcomes of
@@ -115,6 +116,12 @@ class UnprovenError(RfmError):
     def __init__(self, problem: str, *, is_stale: bool = False, is_copy: bool = False) -> None:
         self.is_stale, self.is_copy = is_stale, is_copy
         super().__init__(problem)
+
+
+class UnrecordableError(RfmError):
+    """A decision core cannot be restored from a recording that begins here. The text says which part, and what it needs."""
+
+    code = 250
 
 
 class BadMessageError(RfmError):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.dispatch.flight import Flight
 from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.errors import UnrecordableError
 from ros2_rfm_serving.types.record import record
+from ros2_rfm_serving.types.state import Kept, attribute_names, has_parts, keep, kept, restore, state_of
 
 
 @dataclass(slots=True)
@@ -50,6 +54,9 @@ class EngineView:
         return max(0.0, self.free_s - now_s) + position // rows * self.latency_s(rows)
 
 
+keep(EngineView, "free_s", "times", remote_free_s="free_there_s")
+
+
 @record(frozen=True, slots=True)
 class Selection:
     """What runs now, and if nothing does, when to look again should nothing new arrive before."""
@@ -66,6 +73,10 @@ NOTHING = Selection(())
 class DispatchPolicy:
     """Ranks; how many of the first run together is batching's part (`batching.py`)."""
 
+    KEPT: ClassVar[Kept] = kept()
+    """Name in a recording -> attribute, of all attributes that the policy has (`types/state.py: kept`); their values are plain:
+    numbers, texts, arrays, and tuples, lists, sets, deques and dictionaries of them. An object of a class with a table `KEPT` may
+    be a value, too, and a `defaultdict` may have such a class as its factory."""
     READS_EXECUTIONS = True
     """Whether it looks at when robots executed and waited (`History`: wait ratio, execution times, pace): a plan that asks it many
     times keeps no account of them for one that does not."""
@@ -76,3 +87,37 @@ class DispatchPolicy:
 
     def task_ended(self, task: History) -> None:
         """For policies that learn."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what `KEPT` names, for a recording. A policy whose values are not plain has its own `state` and `restore`.
+
+        Raises: `UnrecordableError` for an attribute that `KEPT` does not name: a restored policy would decide without it.
+        """
+        if unnamed := sorted(attribute_names(self) - set(self.KEPT.values())):
+            problem = f"dispatch policy {type(self).__name__} has {', '.join(unnamed)}, which its KEPT does not name"
+            raise UnrecordableError(f"{problem}; name them there, or give the policy `state` and `restore`")
+        for attribute in self.KEPT.values():
+            value = getattr(self, attribute)
+            if type(value) is dict and has_parts(value):
+                problem = f"dispatch policy {type(self).__name__} has objects in {attribute}"
+                raise UnrecordableError(f"{problem}; a restored policy cannot make them: let it be a defaultdict of their class")
+        identities = list(_mutable_identities([getattr(self, attribute) for attribute in self.KEPT.values()]))
+        if len(set(identities)) < len(identities):
+            problem = f"dispatch policy {type(self).__name__} has one mutable object in two places of its state"
+            raise UnrecordableError(f"{problem}; a restored policy would have two objects")
+        return state_of(self, self.KEPT)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        restore(self, self.KEPT, state)
+
+
+def _mutable_identities(values: Iterable[Any]) -> Iterator[int]:
+    """Return the identity of each list, set, deque and dictionary, one for each place in which it stands."""
+    for value in values:
+        if isinstance(value, (list, set, deque, dict)):
+            yield id(value)
+        if isinstance(value, dict):
+            yield from _mutable_identities(value.values())
+        elif isinstance(value, (list, tuple, deque)):
+            yield from _mutable_identities(value)

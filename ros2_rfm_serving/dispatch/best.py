@@ -7,12 +7,15 @@ frontier). So there are three, by what they are good at.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
 from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.types.state import Kept, kept
 
 FIRST_S = 0.05
 """About a batch, so that a task that had nothing is not infinitely urgent."""
@@ -36,12 +39,13 @@ class Weighted(DispatchPolicy):
     others: they lose nothing, and fill what is left of a batch.
     """
 
+    KEPT: ClassVar[Kept] = kept(task_lengths="_lengths", all_task_lengths="_all")
     READS_EXECUTIONS = False
     AGE, HASTE, THRIFT = 1.0, 1.0, 1.0
     """Powers of a task's age, of what is left of it, and of what it had; 0: does not count."""
 
     def __init__(self) -> None:
-        self._lengths: dict[tuple[str, str], TaskLengths] = {}
+        self._lengths: defaultdict[tuple[str, str], TaskLengths] = defaultdict(TaskLengths)
         self._all = TaskLengths()
         """For kinds of which none has finished yet."""
 
@@ -55,10 +59,8 @@ class Weighted(DispatchPolicy):
 
     def task_ended(self, task: History) -> None:
         self._all.learn(task.rounds)
-        if task.kind not in self._lengths:
-            if len(self._lengths) >= MAX_KINDS:
-                del self._lengths[next(iter(self._lengths))]
-            self._lengths[task.kind] = TaskLengths()
+        if task.kind not in self._lengths and len(self._lengths) >= MAX_KINDS:
+            del self._lengths[next(iter(self._lengths))]
         self._lengths[task.kind].learn(task.rounds)
 
     def _place(self, waiting: Waiting, limit: int, now_s: float, this_s: float, next_s: float) -> tuple[bool, bool, float, float]:

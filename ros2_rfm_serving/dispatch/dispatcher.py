@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
 from ros2_rfm_serving.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection
@@ -43,13 +43,26 @@ def policy(name: str) -> DispatchPolicy:
     check_policy(name)
     if name in DISPATCH_POLICIES:
         return DISPATCH_POLICIES[name]()
-    others = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     try:
-        made: DispatchPolicy = others[name].load()()
+        made: DispatchPolicy = _added(name)()
     except (Exception, SystemExit) as error:
         problem, fix = f"dispatch policy {name!r} cannot be made: {type(error).__name__}: {error}", "mend the package that adds it"
         raise ConfigurationError(problem, key="dispatch", fix=fix) from error
     return made
+
+
+def is_policy_class(kind: type, name: str) -> bool:
+    """Return whether `policy` makes an object of this very class for a name."""
+    try:
+        return kind is (DISPATCH_POLICIES[name] if name in DISPATCH_POLICIES else _added(name))
+    except (Exception, SystemExit):  # the package that adds it is another one by now
+        return False
+
+
+def _added(name: str) -> Callable[[], DispatchPolicy]:
+    """Return the class of a policy that another package adds. Raises: whatever its import raises."""
+    found: Callable[[], DispatchPolicy] = next(e for e in entry_points(group=ENTRY_POINTS) if e.name == name).load()
+    return found
 
 
 class Dispatcher:

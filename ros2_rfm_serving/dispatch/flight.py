@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.types.phase import turn_in_flight
+from ros2_rfm_serving.types.state import Kept, check_names, kept, restore, state_of
 
 MOST_ALIKE = 50
 """Batches in a row that run as a whole, or none does where that seemed slower: what each takes may change."""
@@ -32,6 +34,14 @@ class StepCosts:
 class Row:
     """One request between `begin` and its answer."""
 
+    KEPT: ClassVar[Kept] = kept(
+        *("moved_s", "sum_rows", "num_passed", "num_before", "num_after"),
+        num_steps_left="turns_left",
+        num_steps_had="num_turns",
+        rows_of_last_call="together",
+        is_paused="paused",
+    )
+    """All but the request, which is that of the batch with the same number."""
     ADDED: ClassVar = ("num_before", "num_after")
 
     waiting: Waiting
@@ -76,6 +86,15 @@ class Row:
 class Flight:
     """What enters, goes on and leaves. Instants are seconds on the server's clock."""
 
+    KEPT: ClassVar[Kept] = kept(
+        *("num_whole", "was_whole", "num_alike", "scatter"),
+        perception_times="perceive",
+        step_times="step",
+        expected_num_steps="turns_of_one",
+        last_requested_num_steps="num_steps",
+        last_advanced="advanced",
+    )
+    """All but the rows; capacity and promised rows follow from the server's limits and sessions."""
     ADDED: ClassVar = ("num_steps", "promised", "num_whole", "was_whole", "num_alike", "scatter")
 
     capacity: int
@@ -108,6 +127,23 @@ class Flight:
         """What was measured, to begin with."""
         perceive, step = ServiceTimes(costs.perceive_s), ServiceTimes(costs.step_s)
         return cls(capacity, perceive, step, turns_of_one=costs.num_turns, promised=promised, scatter=costs.scatter)
+
+    def state(self) -> dict[str, Any]:
+        """Return the values of all rows and of what was measured, for a snapshot."""
+        return {**state_of(self, self.KEPT), "rows": {number: state_of(row, Row.KEPT) for number, row in self.rows.items()}}
+
+    def restore_rows(self, state: Mapping[str, Any], requests: Mapping[int, Waiting]) -> None:
+        """Continue from what `state` returned. requests: number of a row -> its request.
+
+        Raises: `RfmError` for names that are missing or unknown, and for a row without a request.
+        """
+        check_names("Flight", {**self.KEPT, "rows": "rows"}, state)
+        restore(self, self.KEPT, {name: value for name, value in state.items() if name != "rows"})
+        if unknown := state["rows"].keys() - requests.keys():
+            raise RfmError(f"the snapshot has rows in flight without a batch: {', '.join(map(str, sorted(unknown)))}")
+        for number, row in state["rows"].items():
+            self.rows[number] = Row(requests[number], 0.0)
+            restore(self.rows[number], Row.KEPT, row)
 
     @property
     def most(self) -> int:

@@ -7,10 +7,12 @@ back and forth from the request's arrival. Memory and work per request do not gr
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from ros2_rfm_serving.types import ExecutionReport
 from ros2_rfm_serving.types.patience import SMOOTHING, learned
 from ros2_rfm_serving.types.record import record
+from ros2_rfm_serving.types.state import kept
 
 ROUNDING_S = 1e-6
 
@@ -31,6 +33,17 @@ def wait_s(generated: Interval, executed: Interval, next_generated: Interval, ne
 class History:
     """Of one session. A round is a generation and the execution of its chunk; chunks that were never executed make none."""
 
+    KEPT: ClassVar = kept(
+        *("episode", "kind", "began_s", "waited_s", "attained_s", "rounds", "skipped"),
+        is_overdue="owed",
+        is_suspect="suspect",
+        refetch_mean_s="refetch_s",
+        refetch_request="_asked",
+        last_round="_last",
+        pending_generation="_pending",
+        answer_to_request_s="_thought_s",
+        answer_to_request_spread_s="ask_spread_s",
+    )
     __slots__ = (
         "_asked",
         "_last",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
 
 SMOOTHING = 0.2
 """Weight of the newest batch in the running mean of its size."""
@@ -13,11 +16,17 @@ WORTHWHILE = 0.05
 class ServiceTimes:
     """Seconds by number of rows: a running mean per size, straight lines between the sizes that have run, flat beyond them."""
 
+    KEPT: ClassVar = kept(means_s="_means", table_s="_table")
+
     def __init__(self, profile_s: Sequence[float] = ()) -> None:
         """`profile_s`: of batches of 1, 2, ... rows, to begin with."""
         self._means = dict(enumerate(profile_s, start=1))
         self._table: list[float] = []
         self._redraw()
+
+    def restored(self) -> None:
+        """Forget what was computed from another table."""
+        self._saturations: dict[int, int] = {}
 
     def observe(self, num_rows: int, seconds: float) -> None:
         mean = self._means.get(num_rows)
@@ -61,4 +70,4 @@ class ServiceTimes:
             slope = (self._means[high] - first) / (high - low)
             table += [first + slope * (rows - low) for rows in range(low + 1, high + 1)]
         self._table = table
-        self._saturations: dict[int, int] = {}
+        self._saturations = {}

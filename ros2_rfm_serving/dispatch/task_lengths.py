@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
 
 MEMORY = 64
 """Finished tasks of a kind that are remembered."""
@@ -12,10 +15,17 @@ MEMORY = 64
 class TaskLengths:
     """Of tasks of one kind, in rounds."""
 
+    KEPT: ClassVar = kept(recent_rounds="_recent")
+
     def __init__(self) -> None:
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
         self._left: dict[int, float] = {}
+
+    def restored(self) -> None:
+        """Set what follows from the recent tasks."""
+        self._sorted = sorted(self._recent)
+        self._left.clear()
 
     def learn(self, rounds: int) -> None:
         self._recent.append(rounds)

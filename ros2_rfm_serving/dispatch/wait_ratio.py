@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
 from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.types.state import Kept, kept
 
 BUCKETS = 10
 """B"""
@@ -16,6 +18,8 @@ AGING_ROUNDS = 10
 
 class WaitRatio(DispatchPolicy):
     """The higher the bucket of the task's wait ratio the sooner; within one, longest last execution first."""
+
+    KEPT: ClassVar[Kept] = kept(buckets="_buckets", aging_rounds="_aging_rounds")
 
     def __init__(self, buckets: int = BUCKETS, aging_rounds: int = AGING_ROUNDS) -> None:
         self._buckets, self._aging_rounds = buckets, aging_rounds

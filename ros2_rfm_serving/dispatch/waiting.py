@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ros2_rfm_serving.dispatch.history import History
-from ros2_rfm_serving.types import InferenceRequest
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, Guidance, Horizon, InferenceRequest, Pipelining, RequestId
 from ros2_rfm_serving.types.record import sealed
+from ros2_rfm_serving.types.state import check_names, kept, state_of
 
 
 @sealed
@@ -24,3 +30,65 @@ class Waiting:
     due_s: float
     """When its SLO is over; inf: it has none."""
     history: History
+
+
+REQUEST = kept(
+    *("id", "instruction", "inference_delay_steps", "conditioning", "guidance", "horizon", "pipelining", "num_steps"),
+    "decoding_s",
+)
+WAITING = kept("stamp_ns", "arrived_s", "since_s", "starves_s", "due_s")
+"""What a snapshot keeps of them, beside the number of rows of the prefix."""
+REQUEST_NAMES = kept(*REQUEST, "prefix_rows")
+WAITING_NAMES = kept(*WAITING, "request")
+
+
+def bare(
+    id: RequestId,
+    instruction: str,
+    inference_delay_steps: int,
+    prefix_rows: int,
+    conditioning: Conditioning,
+    guidance: Guidance,
+    horizon: Horizon,
+    pipelining: Pipelining | None,
+    num_steps: int,
+    decoding_s: float,
+) -> InferenceRequest:
+    """Return as much of a request as decides when it runs: it has no images, no state, and a prefix without columns."""
+    return InferenceRequest(
+        id=id,
+        instruction=instruction,
+        state=NO_VALUES,
+        images={},
+        inference_delay_steps=inference_delay_steps,
+        prefix_model=np.empty((prefix_rows, 0), np.float32) if prefix_rows else NO_ROWS,
+        conditioning=conditioning,
+        guidance=guidance,
+        horizon=horizon,
+        pipelining=pipelining,
+        num_steps=num_steps,
+        decoding_s=decoding_s,
+    )
+
+
+def state_of_waiting(waiting: Waiting) -> dict[str, Any]:
+    """Return a request that waits, or runs, as values for a snapshot. Its history is that of its session."""
+    request = waiting.request
+    values = {**state_of(request, REQUEST), "prefix_rows": len(request.prefix_model)}
+    return {**state_of(waiting, WAITING), "request": values}
+
+
+def waiting_from(state: Mapping[str, Any], histories: Mapping[int, History]) -> Waiting:
+    """Return what `state_of_waiting` was given. histories: session epoch -> history of that session.
+
+    Raises: `RfmError` for names that are missing or unknown, and for a session that has no history.
+    """
+    check_names("Waiting", WAITING_NAMES, state)
+    check_names("InferenceRequest", REQUEST_NAMES, state["request"])
+    request = bare(**state["request"])
+    history = histories.get(request.id.session_epoch)
+    if history is None:
+        identity = f"{request.id.robot}/{request.id.component}"
+        raise RfmError(f"the snapshot has a request of {identity}, and no session with epoch {request.id.session_epoch}")
+    times = (state["arrived_s"], state["since_s"], state["starves_s"], state["due_s"])
+    return Waiting(request, state["stamp_ns"], *times, history)

@@ -2,27 +2,33 @@
 
 `ModelServer` is the threads and engines around it and makes one call at a time, under its lock. All that decides is in here and in
 what the calls are given, so that whoever keeps the calls can have every decision made once more (`audit/`).
+
+Every input is an event of `server/events.py`: `handle` takes any of them, and each has a method that does the same. Events in the
+same order lead to the same decisions; from a `state` on, too.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ros2_rfm_serving.dispatch import CONTINUOUS, Dispatcher, DispatchPolicy, Flight, Guarded
 from ros2_rfm_serving.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.dispatch.entering import advancing
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, RfmError
+from ros2_rfm_serving.server import events
+from ros2_rfm_serving.server.absent_engine import lane_of
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.figures import Figures, Occupancy, ServerSnapshot, quantile
 from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.server.mailboxes import Mailboxes
 from ros2_rfm_serving.server.replies import reply_of
 from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions
-from ros2_rfm_serving.server.tiers import Lane, Work
+from ros2_rfm_serving.server.tiers import WORK_NAMES, EngineLimits, Lane, Work, state_of_work, work_from
 from ros2_rfm_serving.types import (
     EngineReply,
     InferenceRequest,
@@ -36,6 +42,7 @@ from ros2_rfm_serving.types import (
 )
 from ros2_rfm_serving.types.phase import Usual
 from ros2_rfm_serving.types.record import record
+from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 SESSION_ENDED = ("session_ended", "")
 """A request that nobody waits for any more."""
@@ -55,6 +62,13 @@ class _Ended:
     """As `Lane.ended` has it."""
 
 
+ENDED = kept("load", ended_s="at_s", shared_rows="rows", order_shift="turn")
+ENDED_NAMES = kept(*WORK_NAMES, *ENDED, "engine")
+"""What a snapshot keeps of a batch while its replies are made."""
+PARTS = kept("ended_histories", "mailboxes", "engines", "ended_batches")
+"""What a snapshot keeps beside `ServerBrain.KEPT`: it needs the histories of sessions."""
+
+
 class Turn(NamedTuple):
     """Numbers of works in flight."""
 
@@ -65,6 +79,19 @@ class Turn(NamedTuple):
 
 class ServerBrain:
     """One call at a time."""
+
+    KEPT: ClassVar = kept(
+        "sessions",
+        pending_faults="mishaps",
+        next_poll_s="look_again_s",
+        figures="_figures",
+        num_served="_served",
+        num_superseded="_superseded",
+        num_refetched="_refetched",
+        num_begun="_begun",
+        delay_baselines="_usual",
+        last_progress_s="_moved_s",
+    )
 
     def __init__(
         self, config: ServerConfig, contract: ModelContract, lanes: Sequence[Lane], policy: DispatchPolicy | None = None
@@ -88,6 +115,78 @@ class ServerBrain:
 
     def _mishap(self, kind: str, problem: str) -> None:
         self.mishaps.append((kind, problem))
+
+    def handle(self, event: events.Event, now_s: float) -> Any:
+        """Return what an event makes the server decide: the answer of the method of the same input.
+
+        Raises: what that method raises; `RfmError` for a batch that does not run.
+        """
+        return HANDLERS[type(event)](self, event, now_s)
+
+    # --- snapshots ---
+
+    @property
+    def limits(self) -> tuple[EngineLimits, ...]:
+        """Return what `from_state` needs of the engines."""
+        return tuple([lane.limits for lane in self.lanes])
+
+    @classmethod
+    def from_state(
+        cls, config: ServerConfig, contract: ModelContract, limits: Sequence[EngineLimits], state: Mapping[str, Any]
+    ) -> ServerBrain:
+        """Return a core that continues from a `state` of one with this configuration, model and engines. It has no engines.
+
+        Raises: `RfmError` for names that are missing or unknown, with the part that they are of; `ConfigurationError` as the
+        constructor does.
+        """
+        made = cls(config, contract, [lane_of(contract, each) for each in limits])
+        made.restore(state)
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the core as plain values, for `from_state`. It shares no mutable part with the core.
+
+        Requests are kept without images and arrays, engines not at all.
+
+        Raises: `UnrecordableError` when the dispatch policy cannot be restored.
+        """
+        policy = self.mailboxes.policy
+        assert isinstance(policy, Guarded)
+        policy.check_name(self.config.dispatch)
+        running = [waiting for work in self.works for waiting in work.batch]
+        by_epoch = self.sessions.histories_by_epoch()
+        ended = {epoch: each.history for each in running if (epoch := each.request.id.session_epoch) not in by_epoch}
+        return {
+            **state_of(self, self.KEPT),
+            "ended_histories": {epoch: state_of(history, History.KEPT) for epoch, history in ended.items()},
+            "mailboxes": self.mailboxes.state(),
+            "engines": [lane.state() for lane in self.lanes],
+            "ended_batches": [
+                {**state_of_work(work), **state_of(ended, ENDED), "engine": work.tier} for work, ended in self._ended.items()
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state` of a core with the same configuration, model and engines.
+
+        Raises: `RfmError` for names that are missing or unknown, with the part that they are of.
+        """
+        check_names("ServerBrain", {**self.KEPT, **PARTS}, state)
+        restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
+        histories = self.sessions.histories_by_epoch()
+        for epoch, history in state["ended_histories"].items():
+            histories[epoch] = History()
+            restore(histories[epoch], History.KEPT, history)
+        self.mailboxes.restore_requests(state["mailboxes"], histories)
+        if len(state["engines"]) != len(self.lanes):
+            raise RfmError(f"the snapshot is of a server with {len(state['engines'])} engines, not with {len(self.lanes)}")
+        for number, (lane, each) in enumerate(zip(self.lanes, state["engines"], strict=True)):
+            lane.restore_batches(each, number, histories)
+        self._ended.clear()
+        for each in state["ended_batches"]:
+            check_names("_Ended", ENDED_NAMES, each)
+            work = work_from({name: each[name] for name in WORK_NAMES}, each["engine"], histories)
+            self._ended[work] = _Ended(each["ended_s"], each["load"], each["shared_rows"], each["order_shift"])
 
     # --- control plane ---
 
@@ -237,13 +336,14 @@ class ServerBrain:
         """Which of the `ready` rows in flight go on now, and which of all leave. took_s: of the turn before; 0: there was none."""
         flight = self._flight
         flight.had_turn(took_s)
-        unwanted = [work for work in self.lanes[0].works if self._is_over(work)]
+        entered = [work for work in self.lanes[0].works if flight.rows[work.number].turns_left]  # all others are `ended`
+        unwanted = [work for work in entered if self._is_over(work)]
         for work in unwanted:
             self.lanes[0].left(work)
         flight.pause(ready)
         advance = advancing(flight, [number for number in ready if number in flight.rows], now_s)
         if not advance and self.sessions.draining:  # no frame comes any more for which they wait
-            unwanted += self._abandoned()
+            unwanted += self._abandoned([work for work in entered if work not in unwanted])
         moved = bool(flight.advanced)
         flight.advance(advance, now_s)
         if advance or unwanted:
@@ -274,8 +374,7 @@ class ServerBrain:
             return False
         return True
 
-    def _abandoned(self) -> list[Work]:
-        works = self.lanes[0].works
+    def _abandoned(self, works: list[Work]) -> list[Work]:
         for work in works:
             self.lanes[0].left(work)
             self.mishaps.append(DRAINING)
@@ -335,6 +434,13 @@ class ServerBrain:
         """That run, or whose replies are made."""
         return [work for lane in self.lanes for work in lane.works] + list(self._ended)
 
+    def work(self, number: int) -> Work:
+        """Return the batch with a number, which runs or whose replies are made. Raises: `RfmError` when there is none."""
+        for work in self.works:
+            if work.number == number:
+                return work
+        raise RfmError(f"no batch {number} runs, and none with this number waits for its replies")
+
     def stalled_s(self, now_s: float) -> float:
         """For how long something has been waiting or running and nothing began or ended. Needs no lock."""
         waiting_s = self._moved_s if len(self.mailboxes) else math.inf
@@ -361,3 +467,35 @@ class ServerBrain:
             refused={},
             histograms=deepcopy(self._figures.histograms),
         )
+
+
+Handler = Callable[[ServerBrain, Any, float], Any]
+HANDLERS: Mapping[type, Handler] = {
+    events.SessionRequested: lambda core, event, now_s: core.open_session(event.request),
+    events.SessionClosed: lambda core, event, now_s: core.close_session(event.robot, event.component, event.session_epoch),
+    events.DrainStarted: lambda core, event, now_s: core.take_new(False),
+    events.DrainCanceled: lambda core, event, now_s: core.take_new(True),
+    events.QueueCleared: lambda core, event, now_s: core.refuse_waiting(),
+    events.LivenessChecked: lambda core, event, now_s: core.collect_sessions(event.absent, now_s),
+    events.EpisodeStarted: lambda core, event, now_s: core.reset_episode(
+        event.robot, event.component, event.session_epoch, event.episode
+    ),
+    events.LimitsChanged: lambda core, event, now_s: core.resize(event.batch_size, event.max_sessions),
+    events.ServerConfigurationChanged: lambda core, event, now_s: core.reconfigure(event.config),
+    events.RatesScheduled: lambda core, event, now_s: core.declare(event.rates_hz),
+    events.AdmissionChecked: lambda core, event, now_s: core.admitted(event.request),
+    events.RequestReceived: lambda core, event, now_s: core.charge(event.request, now_s),
+    events.RequestRejected: lambda core, event, now_s: core.unfit(event.request, event.counter, event.problem),
+    events.RequestEnqueued: lambda core, event, now_s: core.deposit(event.request, event.observation, now_s),
+    events.RequestSuperseded: lambda core, event, now_s: core.superseded_early(event.request),
+    events.EnginePolled: lambda core, event, now_s: core.begin(event.engine, now_s),
+    events.BatchesPerceived: lambda core, event, now_s: core.entered(event.num_steps, now_s),
+    events.SolverStepPolled: lambda core, event, now_s: core.turn(event.ready, event.last_step_s, now_s),
+    events.RefetchPolled: lambda core, event, now_s: core.refetches(now_s),
+    events.BatchEnded: lambda core, event, now_s: core.ended(core.work(event.batch), event.answered, event.num_failed, now_s),
+    events.AnswerReceived: lambda core, event, now_s: core.reply(
+        core.work(event.batch), event.position, event.answer, event.outlook
+    ),
+    events.FiguresRequested: lambda core, event, now_s: core.snapshot(now_s),
+}
+"""Class of an event -> what the core does with it."""

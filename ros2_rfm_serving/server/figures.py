@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ros2_rfm_serving.types import Served
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.record import record
+from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 
 class Occupancy(NamedTuple):
@@ -59,8 +61,21 @@ class _Run:
     """That shared the engine; 0: nobody got an answer."""
 
 
+RUN = kept("ended_s", "busy_s", "latencies_s", "rows")
+"""What a snapshot keeps of a run."""
+
+
 class Figures:
     """Of the runs that ended within the window. Sums are kept, so that a reply costs the same however many there were."""
+
+    KEPT: ClassVar = kept(
+        "window_s",
+        busy_s="_busy_s",
+        counted_until_s="_counted_until_s",
+        queue_wait_s="_queue_wait",
+        inference_s="_inference",
+    )
+    """All but the runs."""
 
     def __init__(self, window_s: float) -> None:
         self.window_s = window_s
@@ -68,6 +83,19 @@ class Figures:
         self._busy_s = 0.0
         self._counted_until_s = -math.inf
         self._queue_wait, self._inference = Histogram(), Histogram()
+
+    def state(self) -> dict[str, Any]:
+        """Return all figures for a snapshot; of the runs, one list per value."""
+        runs = {name: [getattr(run, name) for run in self._runs] for name in RUN}
+        return {**state_of(self, self.KEPT), "runs": runs}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        check_names("Figures", {**self.KEPT, "runs": "runs"}, state)
+        check_names("Figures.runs", RUN, state["runs"])
+        restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
+        self._runs.clear()
+        self._runs.extend(_Run(*values) for values in zip(*(state["runs"][name] for name in RUN), strict=True))
 
     def begun(self, now_s: float) -> None:
         """Work begins on an idle engine."""

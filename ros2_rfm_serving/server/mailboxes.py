@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ros2_rfm_serving.dispatch import Dispatcher, DispatchPolicy, Selection, Waiting, count_skips
 from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.waiting import state_of_waiting, waiting_from
 from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.tiers import Lane, overflow
 from ros2_rfm_serving.types import InferenceRequest, ObservationRequest, RequestId
+from ros2_rfm_serving.types.state import check_names, kept
+
+NAMES = kept("requests", "policy")
+"""What a snapshot keeps of the mailboxes."""
 
 
 class Mailboxes:
@@ -18,6 +24,26 @@ class Mailboxes:
         self._dispatcher, self._sessions = dispatcher, sessions
         self.waiting: dict[SessionKey, Waiting] = {}
         """Changed in here alone."""
+
+    @property
+    def policy(self) -> DispatchPolicy:
+        return self._dispatcher.policy
+
+    def state(self) -> dict[str, Any]:
+        """Return what waits and what the policy has learned, for a snapshot. Raises: `UnrecordableError` as the policy does."""
+        return {"requests": [state_of_waiting(waiting) for waiting in self.waiting.values()], "policy": self.policy.state()}
+
+    def restore_requests(self, state: Mapping[str, Any], histories: Mapping[int, History]) -> None:
+        """Continue from what `state` returned. histories: session epoch -> history of that session.
+
+        Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions.
+        """
+        check_names("Mailboxes", NAMES, state)
+        self.waiting.clear()
+        for each in state["requests"]:
+            waiting = waiting_from(each, histories)
+            self.waiting[waiting.request.id.robot, waiting.request.id.component] = waiting
+        self.policy.restore(state["policy"])
 
     def dispatch_by(self, policy: DispatchPolicy | None, batching: str) -> None:
         """From the next selection on. None: the policy stays, with what it has learned. Raises: `ConfigurationError`."""

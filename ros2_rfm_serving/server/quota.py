@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
 
 REFUSED_COST = 0.5
 """Of a try that is refused, in tries that are not. Whoever asks for more than its rate gets the less, the more it asks for, and
@@ -13,6 +16,7 @@ nothing from twice the rate on: what it is given would come when others are due,
 class Quota:
     """`rate_hz` in the long run (inf: no limit), `burst` at once."""
 
+    KEPT: ClassVar = kept("rate_hz", "num_refused", burst="_burst", num_left="_left", counted_at_s="_since_s")
     __slots__ = ("_burst", "_left", "_since_s", "num_refused", "rate_hz")
 
     def __init__(self, rate_hz: float, burst: int) -> None:

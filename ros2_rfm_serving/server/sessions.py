@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.dispatch.history import History
-from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, SessionError
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, RfmError, SessionError
 from ros2_rfm_serving.server import contract as contracts
 from ros2_rfm_serving.server.quota import Quota
 from ros2_rfm_serving.types import (
@@ -24,6 +24,7 @@ from ros2_rfm_serving.types import (
 )
 from ros2_rfm_serving.types.contracts import agreed_conditioning
 from ros2_rfm_serving.types.rates import other_rate
+from ros2_rfm_serving.types.state import Kept, check_names, kept, restore, state_of
 
 SessionKey = tuple[str, str]
 """(robot, component)"""
@@ -58,6 +59,14 @@ class SessionRules:
 
 @dataclass
 class Session:
+    KEPT: ClassVar[Kept] = kept(
+        *("key", "epoch", "conditioning", "guidance", "horizon", "instruction", "slo_s", "pipelining", "num_steps", "history"),
+        *("episode", "sequence", "absent_s"),
+        num_superseded="superseded",
+        num_over_quota="over_quota",
+        last_request_s="heard_s",
+    )
+    """All but the quota, which outlives the session."""
     ADDED: ClassVar = ("num_steps",)
     """That nobody could ask for in older recordings: there it has its default."""
 
@@ -93,6 +102,9 @@ class Session:
 class Sessions:
     """Opens, closes and checks sessions. Epochs rise for the life of the server, so an old one never matches again."""
 
+    KEPT: ClassVar[Kept] = kept("max_sessions", "next_epoch", is_draining="draining")
+    """All but what is kept of each session and its quota; the rules follow from the configuration."""
+
     contract: ModelContract
     max_sessions: int
     next_epoch: int
@@ -102,6 +114,21 @@ class Sessions:
     _open: dict[SessionKey, Session] = field(default_factory=dict)
     _quotas: dict[SessionKey, Quota] = field(default_factory=dict)
     _ended: list[Session] = field(default_factory=list)
+
+    def state(self) -> dict[str, Any]:
+        """Return the sessions that are open, quotas and limits, for a snapshot. Sessions that engines may forget are not kept."""
+        sessions = [state_of(session, Session.KEPT) for session in self._open.values()]
+        quotas = {key: state_of(quota, Quota.KEPT) for key, quota in self._quotas.items()}
+        return {**state_of(self, self.KEPT), "open": sessions, "quotas": quotas, "declared_rates_hz": dict(self._declared_hz)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        more = ("open", "quotas", "declared_rates_hz")
+        check_names("Sessions", {**self.KEPT, **{name: name for name in more}}, state)
+        restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
+        self._declared_hz = dict(state["declared_rates_hz"])
+        self._quotas = {key: _quota_from(quota) for key, quota in state["quotas"].items()}
+        self._open = {session.key: session for session in (_session_from(each, self._quotas) for each in state["open"])}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -127,6 +154,9 @@ class Sessions:
     def pipelined_rows(self) -> int:
         """That they may have in flight together."""
         return sum(each.pipelining.depth for each in self._open.values() if each.pipelining)
+
+    def histories_by_epoch(self) -> dict[int, History]:
+        return {session.epoch: session.history for session in self._open.values()}
 
     def histories(self) -> list[History]:
         return [session.history for session in self._open.values()]
@@ -280,3 +310,22 @@ class Sessions:
     def get(self, key: SessionKey, epoch: int) -> Session | None:
         session = self._open.get(key)
         return session if session and session.epoch == epoch else None
+
+
+def _quota_from(state: Mapping[str, Any]) -> Quota:
+    """Return a quota as it was. Raises: `RfmError` for names that are missing or unknown."""
+    quota = Quota(math.inf, 1)
+    restore(quota, Quota.KEPT, state)
+    return quota
+
+
+def _session_from(state: Mapping[str, Any], quotas: Mapping[SessionKey, Quota]) -> Session:
+    """Return a session as it was. Raises: `RfmError` for names that are missing or unknown, and for one without a quota."""
+    check_names("Session", Session.KEPT, state)
+    key = state["key"]
+    if key not in quotas:
+        raise RfmError(f"the snapshot has a session of {'/'.join(key)}, and no quota of it")
+    agreed = (state["conditioning"], state["guidance"], state["horizon"], state["instruction"], state["slo_s"])
+    session = Session(key, state["epoch"], *agreed, quotas[key])
+    restore(session, Session.KEPT, state)
+    return session

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ros2_rfm_serving.dispatch import EngineView, Flight, Row, ServiceTimes, StepCosts, Waiting
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.waiting import state_of_waiting, waiting_from
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.server.running import Mishap
 from ros2_rfm_serving.server.stepping import running_of
 from ros2_rfm_serving.types import InferenceRequest, RequestId
-from ros2_rfm_serving.types.record import sealed
+from ros2_rfm_serving.types.record import record, sealed
+from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
 MOST_DOUBLINGS = 10
@@ -52,6 +55,39 @@ class Work:
     """In one call, on an engine whose rows could go on step by step."""
 
 
+WORK = kept("begun_s", "number", whole="whole")
+"""What a snapshot keeps of a batch, beside its requests."""
+WORK_NAMES = kept(*WORK, "requests")
+
+
+def state_of_work(work: Work) -> dict[str, Any]:
+    """Return a batch as values for a snapshot."""
+    return {**state_of(work, WORK), "requests": [state_of_waiting(waiting) for waiting in work.batch]}
+
+
+def work_from(state: Mapping[str, Any], engine: int, histories: Mapping[int, History]) -> Work:
+    """Return what `state_of_work` was given. histories: session epoch -> history of that session. Raises: `RfmError`."""
+    check_names("Work", WORK_NAMES, state)
+    batch = tuple([waiting_from(each, histories) for each in state["requests"]])
+    return Work(batch, state["begun_s"], engine, state["number"], state["whole"])
+
+
+@record(frozen=True, slots=True)
+class EngineLimits:
+    """Limits of one engine and of how it is served, which decide about its requests and never change."""
+
+    max_batch_size: int
+    max_num_steps: int
+    """Solver steps that a request may ask for; 0: the model's own number alone."""
+    max_rows: int
+    """Rows in flight that go on one solver step at a time; 0: it runs whole batches alone."""
+    max_concurrent: int
+    batches_in_flight: int
+    round_trip_s: float
+    profile_s: tuple[float, ...]
+    """These four are as in `Tier`."""
+
+
 class Drift(NamedTuple):
     """Of the batches that take longest compared with the profile, s."""
 
@@ -64,6 +100,9 @@ class Drift(NamedTuple):
 
 class Lane:
     """A tier at work."""
+
+    KEPT: ClassVar = kept(*("batch_size", "rests_until_s"), promised_rows="_promised", last_return_s="_came_back_s", timing="view")
+    """All but the batches that run, and the rows in flight."""
 
     def __init__(self, tier: Tier, mishap: Mishap, measured_s: Sequence[float] = ()) -> None:
         """measured_s: of batches of 1, 2, ... rows, before anybody asked: to begin with, in place of the profile."""
@@ -83,6 +122,42 @@ class Lane:
         """The last batch of an engine that has several in flight."""
         self._promised = 0
         self.resize(self.prepare(tier.batch_size))
+
+    @property
+    def limits(self) -> EngineLimits:
+        """Return what a lane of a restored core is made from."""
+        return EngineLimits(
+            self._max_batch_size,
+            self._max_num_steps,
+            self.max_rows,
+            self.max_concurrent if self._one_by_one else 1,
+            1 if self._one_by_one else self.max_concurrent,
+            self.view.round_trip_s,
+            tuple(self._profile_s),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what runs, what was measured, and the limits that may change, for a snapshot. The engine itself is not kept."""
+        batches = [{**state_of_work(work), "expected_end_s": end_s} for work, end_s in self._ends_s.items()]
+        rows = None if self.view.flight is None else self.view.flight.state()
+        return {**state_of(self, self.KEPT), "batches": batches, "in_flight": rows}
+
+    def restore_batches(self, state: Mapping[str, Any], number: int, histories: Mapping[int, History]) -> None:
+        """Continue from what `state` returned. number: of this engine. histories: session epoch -> history of that session.
+
+        Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions.
+        """
+        check_names("Lane", {**self.KEPT, "batches": "batches", "in_flight": "in_flight"}, state)
+        restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
+        self.resize(self.batch_size)
+        self._ends_s.clear()
+        for each in state["batches"]:
+            check_names("Work", {**WORK_NAMES, "expected_end_s": "expected_end_s"}, each)
+            work = work_from({name: each[name] for name in WORK_NAMES}, number, histories)
+            self._ends_s[work] = each["expected_end_s"]
+        if state["in_flight"] is not None:
+            self.view.flight = Flight(self._capacity, promised=self._promised)
+            self.view.flight.restore_rows(state["in_flight"], {work.number: work.batch[0] for work in self._ends_s})
 
     def prepare(self, batch_size: int) -> int:
         """Of those that were asked for, what the engine runs, ready for it. Raises: `ModelError` when it cannot."""

@@ -35,9 +35,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ros2_rfm_serving.types.arrays import SAFETY
-from ros2_rfm_serving.types.state import keep
+from ros2_rfm_serving.types.state import keep, kept
 
 ANSWERS_OF_EACH = 4
 """Approximate number of answers per robot over which a server's `Usual` averages: some cycles of its robots."""
@@ -89,6 +90,7 @@ class Spacing:
     order in which they are answered. The interval of each robot is learned from its requests.
     """
 
+    KEPT: ClassVar = kept(due_s="_due_s", last_requests="_last", rate_hz="_rate_hz", num_known="_num_known")
     __slots__ = ("_due_s", "_last", "_num_known", "_rate_hz")
 
     def __init__(self) -> None:
@@ -137,6 +139,9 @@ class Usual:
         self.num_answers = self.num_answers + 1 if self.num_answers < most else most or 1
         self.mean_s += (latency_s - self.mean_s) / self.num_answers
         return latency_s - self.mean_s
+
+
+keep(Usual, "num_answers", mean_latency_s="mean_s", request_spacing="spacing")
 
 
 @dataclass(slots=True)

@@ -67,6 +67,12 @@ def state_of(owner: object, fields: Kept) -> dict[str, Any]:
     return {name: _copy(getattr(owner, attribute)) for name, attribute in fields.items()}
 
 
+def attribute_names(owner: object) -> set[str]:
+    """Return the names of all attributes that an object has, those in slots included."""
+    slots = [name for kind in type(owner).__mro__ for name in _slots_of(kind) if hasattr(owner, name)]
+    return {*getattr(owner, "__dict__", {}), *slots} - {"__dict__", "__weakref__"}
+
+
 def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
     """Set the kept values of an object: parts, generators and mutable containers in place, all others by assignment.
 
@@ -77,7 +83,7 @@ def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
         value, current = state[name], getattr(owner, attribute)
         if _is_part(current):
             _restore_part(current, value)
-        elif isinstance(current, dict) and _has_parts(current):
+        elif isinstance(current, dict) and has_parts(current):
             _restore_parts(f"{type(owner).__name__}.{name}", current, value)
         elif isinstance(current, (dict, set)):  # also a Counter and a defaultdict
             current.clear()
@@ -116,12 +122,17 @@ def _table_of(kind: Any) -> Kept | None:
     return _TABLES.get(kind) or getattr(kind, "KEPT", None)
 
 
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
 def _is_part(value: object) -> bool:
     kind = type(value)
     return _table_of(kind) is not None or hasattr(kind, "restore")
 
 
-def _has_parts(current: dict[Any, Any]) -> bool:
+def has_parts(current: dict[Any, Any]) -> bool:
     """Return whether the values of a dictionary are parts: either the existing ones, or those that its factory creates."""
     factory = current.default_factory if isinstance(current, defaultdict) else None
     if factory is not None:
@@ -176,7 +187,7 @@ def _copier_of(kind: type) -> Callable[[Any], Any]:
 
 
 def _copy_of_dict(value: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: _copy(part) for key, part in value.items()} if _has_parts(value) else dict(value)
+    return {key: _copy(part) for key, part in value.items()} if has_parts(value) else dict(value)
 
 
 def _itself(value: Any) -> Any:

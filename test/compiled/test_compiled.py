@@ -50,6 +50,14 @@ def test_a_robot_goes_on_from_its_snapshot() -> None:
     assert by_machine == by_interpreter and by_machine["same"]
 
 
+def test_a_server_goes_on_from_its_state() -> None:
+    by_machine, by_interpreter = (
+        json.loads(told("-m", "test.compiled.restored_server", switch=switch)) for switch in ("yes", "no")
+    )
+    assert by_machine.pop("compiled") is True and by_interpreter.pop("compiled") is False
+    assert by_machine == by_interpreter and by_machine["same"] and by_machine["answered"] > 40
+
+
 @pytest.mark.parametrize("given", [VISITED, CRASHED], ids=["guests", "crash"])
 def test_a_simulation_reports_the_same_to_the_last_digit(given: list[str]) -> None:
     command = ("-m", "ros2_rfm_serving.cli", "simulate", *given, "--json")

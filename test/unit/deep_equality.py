@@ -44,7 +44,7 @@ class _Walk:
             yield from () if first is second else (f"{path}: {first} and {second}",)
         elif first is None or isinstance(first, (bool, int, float, str, bytes, np.generic)):
             yield from () if repr(first) == repr(second) else (f"{path}: {first!r} and {second!r}",)
-        elif not _is_value(first) and self._is_known(first, second):
+        elif not _is_value(first) and not isinstance(first, types.MethodType) and self._is_known(first, second):
             yield from () if self._pairs[0].get(id(first)) == id(second) else (f"{path}: shared in one of the two alone",)
         else:
             yield from self._within(path, first, second)
@@ -64,6 +64,11 @@ class _Walk:
                 yield f"{path}: lengths {len(first)} and {len(second)}"
             for number, (one, other) in enumerate(zip(first, second, strict=False)):
                 yield from self.differences(f"{path}[{number}]", one, other)
+        elif isinstance(first, types.MethodType):
+            yield from () if first.__func__ is second.__func__ else (f"{path}: {first} and {second}",)
+            yield from self.differences(f"{path}.__self__", first.__self__, second.__self__)
+        elif isinstance(first, Mapping) and any(type(key).__eq__ is object.__eq__ for key in first):
+            yield from self.differences(f"{path}.items()", tuple(first.items()), tuple(second.items()))
         elif isinstance(first, Mapping):
             if list(first) != list(second):
                 yield f"{path}: keys {list(first)} and {list(second)}"
@@ -89,7 +94,7 @@ def attributes(value: Any) -> dict[str, Any]:
         for name in (names,) if isinstance(names, str) else names:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 found[name] = getattr(value, name)
-    assert found or _is_value(value), f"{value!r} hides its attributes"
+    assert found or hasattr(value, "__dict__") or _is_value(value), f"{value!r} hides its attributes"
     return found
 
 

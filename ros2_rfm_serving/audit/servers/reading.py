@@ -11,7 +11,7 @@ import numpy as np
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.servers.records import ARGS, BATCH, CALL, COUNT, REPLY, REQUEST
-from ros2_rfm_serving.audit.servers.snapshots import bare
+from ros2_rfm_serving.dispatch.waiting import bare
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ServerBrain, Work
 from ros2_rfm_serving.server.horizon import Outlook, policy

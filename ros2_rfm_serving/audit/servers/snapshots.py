@@ -7,13 +7,12 @@ import io
 import pickle
 from typing import Any
 
-import numpy as np
-
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.dispatch.waiting import bare
 from ros2_rfm_serving.server import ServerBrain
 from ros2_rfm_serving.server.sessions import Sessions
 from ros2_rfm_serving.server.tiers import Lane
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, Guidance, Horizon, InferenceRequest, Pipelining, RequestId
+from ros2_rfm_serving.types import InferenceRequest
 
 UNRECORDED = "unrecorded"
 """In place of a brain: why there is none in the recording."""
@@ -31,35 +30,6 @@ def copied(brain: ServerBrain) -> bytes:
 def written(copy: bytes) -> Any:
     """A copy that was made in this process, as `audit/codec.py` writes it. Raises: `TypeError` for a policy that is not ours."""
     return codec.whole(pickle.loads(copy))
-
-
-def bare(
-    request: RequestId,
-    instruction: str,
-    inference_delay_steps: int,
-    prefix_rows: int,
-    conditioning: Conditioning,
-    guidance: Guidance,
-    horizon: Horizon,
-    pipelining: Pipelining | None,
-    num_steps: int,
-    decoding_s: float,
-) -> InferenceRequest:
-    """As much of a request as decides when it runs."""
-    return InferenceRequest(
-        id=request,
-        instruction=instruction,
-        state=NO_VALUES,
-        images={},
-        inference_delay_steps=inference_delay_steps,
-        prefix_model=np.empty((prefix_rows, 0), np.float32) if prefix_rows else NO_ROWS,
-        conditioning=conditioning,
-        guidance=guidance,
-        horizon=horizon,
-        pipelining=pipelining,
-        num_steps=num_steps,
-        decoding_s=decoding_s,
-    )
 
 
 def _of_request(request: InferenceRequest) -> Any:

@@ -458,3 +458,17 @@ def test_whatever_happens_every_request_ends_in_one_count_and_the_engine_keeps_n
         machine.happen()
     machine.settle()
     assert machine.served > 5
+
+
+def test_a_row_that_did_not_enter_while_the_server_drains_ends_once() -> None:
+    """Nothing goes on in that round, and all rows that wait for a frame are given up: this one is none of them."""
+
+    class Refusing(FakeStepping):
+        def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+            return {number: ModelError("no") for number in rows}
+
+    rig = Rig(Refusing())
+    rig.ask("r1")
+    rig.server.drain()
+    assert rig.server.loop.step(rig.clock) == [] and rig.server.refused == {"engine_error": 1}
+    assert rig.server.is_idle and rig.server.brain.works == []

@@ -1,0 +1,153 @@
+"""A server's core beside which others decide that continue from its snapshots, and must decide alike."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import orjson
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server import ModelServer, ServerBrain, Work, events
+from test.unit.deep_equality import difference
+
+CACHES = {
+    ("InferenceRequest", "images"): "decide nothing, and are not kept",
+    ("InferenceRequest", "state"): "decides nothing, and is not kept",
+    ("InferenceRequest", "prefix_model"): "counts by its length alone, which the snapshot has",
+    ("InferenceRequest", "prefix_robot"): "decides nothing, and is not kept",
+    ("Lane", "engine"): "a restored core has none",
+    ("Lane", "running"): "is what calls the engine",
+    ("ServiceTimes", "_saturations"): "are computed when they are asked for",
+    ("Sessions", "_ended"): "are sessions that an engine may forget, which decides nothing",
+    ("TaskLengths", "_left"): "is computed when it is asked for",
+}
+INPUTS: dict[str, type] = {
+    "open_session": events.SessionRequested,
+    "close_session": events.SessionClosed,
+    "refuse_waiting": events.QueueCleared,
+    "collect_sessions": events.LivenessChecked,
+    "reset_episode": events.EpisodeStarted,
+    "resize": events.LimitsChanged,
+    "reconfigure": events.ServerConfigurationChanged,
+    "declare": events.RatesScheduled,
+    "admitted": events.AdmissionChecked,
+    "charge": events.RequestReceived,
+    "unfit": events.RequestRejected,
+    "deposit": events.RequestEnqueued,
+    "superseded_early": events.RequestSuperseded,
+    "begin": events.EnginePolled,
+    "entered": events.BatchesPerceived,
+    "turn": events.SolverStepPolled,
+    "refetches": events.RefetchPolled,
+    "ended": events.BatchEnded,
+    "reply": events.AnswerReceived,
+    "snapshot": events.FiguresRequested,
+}
+"""Method -> its event, whose fields are the arguments in their order, without the time."""
+
+
+def stored(value: object) -> Any:
+    """What comes out of a file into which a value was written."""
+    return codec.value(orjson.loads(orjson.dumps(codec.plain(value), option=orjson.OPT_SERIALIZE_NUMPY)))
+
+
+def event_of(name: str, *args: Any) -> tuple[events.Event, float]:
+    """Return a call of a core as an event, with its time; 0.0: the call has none."""
+    if name == "take_new":
+        return events.DrainCanceled() if args[0] else events.DrainStarted(), 0.0
+    found = inspect.signature(getattr(ServerBrain, name)).bind(None, *args).arguments
+    del found["self"]
+    now_s = found.pop("now_s", 0.0)
+    return INPUTS[name](*map(_field_of, found.values())), now_s
+
+
+def _field_of(value: Any) -> Any:
+    """Return an argument of a call as an event has it."""
+    if isinstance(value, Work):
+        return value.number
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Mirror:
+    """Stands in place of one core; a twin that is restored now and then is given each event as well."""
+
+    def __init__(self, core: ServerBrain, every: int = 40) -> None:
+        """every: number of events from one twin to the next, on average."""
+        self.core, self._every = core, every
+        self._rng = random.Random(0)
+        self._twin: ServerBrain | None = None
+        self.num_twins = self.num_decisions = 0
+        self.num_restored: Counter[str] = Counter()
+        for name in (*INPUTS, "take_new"):
+            setattr(self, name, partial(self._decided, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+    def _decided(self, name: str, *args: Any) -> Any:
+        event, now_s = event_of(name, *args)
+        if self._twin is not None:
+            self._twin.mishaps[:] = self.core.mishaps
+        answer, error = _outcome(lambda: getattr(self.core, name)(*args))
+        if self._twin is not None:
+            self.num_decisions += 1
+            twin = self._twin
+            again, other_error = _outcome(lambda: twin.handle(event, now_s))
+            assert repr(error) == repr(other_error), event
+            assert not (found := difference(answer, again, CACHES)), (event, found)
+            assert self._twin.mishaps == self.core.mishaps and self._twin.look_again_s == self.core.look_again_s, event
+        if self._rng.random() * self._every < 1.0:
+            self.renew()
+        if error is not None:
+            raise error
+        return answer
+
+    def renew(self) -> None:
+        """Compare the twin with the core, and take another twin's place."""
+        if self._twin is not None:
+            assert not (found := self.unlike(self._twin)), found
+        state = stored(self.core.state())
+        assert not (found := difference(state, self.core.state())), found
+        twin = ServerBrain.from_state(*stored((self.core.config, self.core.contract, self.core.limits)), state)
+        assert not (found := self.unlike(twin)), found
+        self._twin, self.num_twins = twin, self.num_twins + 1
+        self.num_restored.update(
+            waiting=len(self.core.mailboxes),
+            running=sum(not lane.is_idle for lane in self.core.lanes),
+            rows=sum(len(lane.view.flight.rows) for lane in self.core.lanes if lane.view.flight is not None),
+            of_ended_sessions=len(state["ended_histories"]),
+            replies=len(state["ended_batches"]),
+        )
+
+    def unlike(self, twin: ServerBrain) -> str:
+        """Return where a twin differs from the core; empty: nowhere."""
+        twin.mishaps[:] = self.core.mishaps
+        return difference(self.core, twin, CACHES) or difference(self.core.state(), twin.state())
+
+
+def _outcome(decide: Callable[[], Any]) -> tuple[Any, RfmError | None]:
+    try:
+        return decide(), None
+    except RfmError as error:
+        return None, error
+
+
+def mirrored(server: ModelServer, every: int = 40) -> Mirror:
+    """Put a mirror in place of the core of a server."""
+    made: list[Mirror] = []
+
+    def put(core: ServerBrain) -> ServerBrain:
+        made.append(Mirror(core, every))
+        return cast(ServerBrain, made[0])
+
+    server.witness(put)
+    return made[0]
+
+
+__all__ = ["CACHES", "INPUTS", "Mirror", "event_of", "mirrored", "stored"]
