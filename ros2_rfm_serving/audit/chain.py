@@ -60,12 +60,15 @@ class Chain:
         """Records since the last page."""
         return len(self._lines)
 
-    def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
-        """`body`: what JSON knows, and arrays; its keys are none of n, t, kind, hash.
+    def note(self, kind: str, now_s: float, body: Mapping[str, Any] | bytes) -> None:
+        """`body`: what JSON knows, and arrays; its keys are none of n, t, kind, hash. Bytes: an object with a key, as JSON.
 
         Raises: `TypeError` for what JSON does not know; then nothing was appended.
         """
-        plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind, **body}, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+        if isinstance(body, bytes):
+            plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind})[:-1] + b"," + body[1:-1]
+        else:
+            plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind, **body}, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
         self.hash = chained(self.hash, plain)
         self._lines.append(plain + HASH_KEY + self.hash.encode() + b'"}')
         self.number += 1

@@ -11,10 +11,11 @@ import orjson
 
 from ros2_rfm_serving.audit.chain import CLOSED, SEALED, SIGNED, Page, records, why_broken
 from ros2_rfm_serving.audit.compare import Difference, first_difference
+from ros2_rfm_serving.audit.formats import BEGIN, SNAPSHOT, check_format
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
 
-SNAPSHOT, BEGIN, PERSON = "snapshot", "begin", "person"
+PERSON = "person"
 MAX_REASONS = 8
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
 """What records raise that nobody wrote so."""
@@ -25,20 +26,18 @@ ANSWERS = frozenset({"command", "result", "raised"})
 class Replayer(Protocol):
     """One brain. What raises counts as a difference, unless it is an `RfmError`: then this record cannot be replayed at all."""
 
-    def restore(self, brain: Any) -> Mapping[str, Any] | None:
-        """As the snapshot says; returns those keys of it that were decided once more, as what led to them stands in it, too.
-        Raises: `RfmError` when this version cannot."""
+    def restore(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Continue from a snapshot record. Return those keys of its `state` that were decided again, as their inputs stand in it.
+
+        Raises: `RfmError` when this version cannot.
+        """
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """Decides as the record says that it was told; returns those keys of the record that it answers, in JSON's terms and
         arrays. Empty: a record of a kind that is none of its inputs."""
 
-    def whole(self) -> Any:
-        """For comparing with a snapshot."""
-
-    def rewritten(self, brain: Any) -> Any:
-        """A snapshot as this version would have recorded it: one of a version before may lack what has come since, or have what is
-        gone. Raises: `RfmError`."""
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return the keys of a snapshot that describe the core, for a comparison with a recorded one."""
 
 
 @dataclass
@@ -97,6 +96,8 @@ class Replay:
         self._next = number + 1
         self._note_break(record)
         self._stamp_s = record["stamp"] - now_s if isinstance(record.get("stamp"), (int, float)) else self._stamp_s
+        if kind in (BEGIN, SNAPSHOT) and not self._is_of_this_format(record):
+            return
         if kind == BEGIN:
             self._note_versions(record)
         elif kind == SNAPSHOT:
@@ -104,6 +105,14 @@ class Replay:
         elif kind not in (SEALED, CLOSED, PERSON, SIGNED):
             self._decide(record)
         self._pass_time(float(now_s))
+
+    def _is_of_this_format(self, record: Mapping[str, Any]) -> bool:
+        try:
+            check_format(self.result.writer, record)
+        except RfmError as error:
+            self._refuse(str(error))
+            return False
+        return True
 
     def _decide(self, record: Mapping[str, Any]) -> None:
         if self._replayer is None:
@@ -125,14 +134,12 @@ class Replay:
     def _snapshot(self, record: Mapping[str, Any]) -> None:
         if self._replayer is not None:
             self.result.snapshots += 1
-            recorded, replayed = record.get("brain"), _as_read(self._replayer.whole())
-            if first_difference(recorded, replayed) is not None:
-                recorded = self._rewritten(self._replayer, recorded)
-            self._compare(record, recorded, replayed)
+            replayed = _as_read(self._replayer.snapshot())
+            self._compare(record, {key: record.get(key) for key in replayed}, replayed)
             return
         replayer = self._make()
         try:
-            answers = replayer.restore(record.get("brain"))
+            answers = replayer.restore(record)
         except RfmError as error:
             self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {error}")
             return
@@ -140,19 +147,13 @@ class Replay:
         self._say_notes()
         if answers:
             self.result.decisions += 1
-            self._compare(record, {key: record["brain"].get(key) for key in answers}, _as_read(answers))
-
-    def _rewritten(self, replayer: Replayer, recorded: Any) -> Any:
-        try:
-            return _as_read(replayer.rewritten(recorded))
-        except RfmError:
-            return recorded
+            self._compare(record, {key: record["state"].get(key) for key in answers}, _as_read(answers))
 
     def _compare(self, record: Mapping[str, Any], recorded: Any, replayed: Any) -> None:
         self.result.difference = first_difference(recorded, replayed)
         if self.result.difference is not None:
             stamp = {} if self._stamp_s is None else {"stamp_s": self._stamp_s + record["t"]}
-            self.result.at = {**{key: record[key] for key in ("n", "t", "kind", "do") if key in record}, **stamp}
+            self.result.at = {**{key: record[key] for key in ("n", "t", "kind") if key in record}, **_what(record), **stamp}
 
     def _lose(self, why: str) -> None:
         self._replayer = None
@@ -186,6 +187,12 @@ class Replay:
         if self._replayer is not None and self._last_s is not None:
             self.result.seconds += max(0.0, now_s - self._last_s)
         self._last_s = now_s
+
+
+def _what(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record is about: the name of an event, or the call of a server."""
+    event = record.get("event")
+    return {"event": event.get("~")} if isinstance(event, dict) else {"do": record["do"]} if "do" in record else {}
 
 
 class ChainReplay(Protocol):

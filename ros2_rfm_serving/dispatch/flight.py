@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.dispatch.waiting import Waiting
@@ -31,8 +30,6 @@ class StepCosts:
 @dataclass(eq=False, slots=True)
 class Row:
     """One request between `begin` and its answer."""
-
-    ADDED: ClassVar = ("num_before", "num_after")
 
     waiting: Waiting
     moved_s: float
@@ -75,8 +72,6 @@ class Row:
 @dataclass(eq=False, slots=True)
 class Flight:
     """What enters, goes on and leaves. Instants are seconds on the server's clock."""
-
-    ADDED: ClassVar = ("num_steps", "promised", "num_whole", "was_whole", "num_alike", "scatter")
 
     capacity: int
     """Rows for which the engine has room."""

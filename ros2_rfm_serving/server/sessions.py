@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, SessionError
@@ -58,9 +57,6 @@ class SessionRules:
 
 @dataclass
 class Session:
-    ADDED: ClassVar = ("num_steps",)
-    """That nobody could ask for in older recordings: there it has its default."""
-
     key: SessionKey
     epoch: int
     conditioning: Conditioning

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.server import ServerBrain
 from ros2_rfm_serving.server.sessions import Sessions
 from ros2_rfm_serving.server.tiers import Lane
@@ -29,8 +29,8 @@ def copied(brain: ServerBrain) -> bytes:
 
 
 def written(copy: bytes) -> Any:
-    """A copy that was made in this process, as `audit/codec.py` writes it. Raises: `TypeError` for a policy that is not ours."""
-    return codec.whole(pickle.loads(copy))
+    """A copy that was made in this process, as `objects.py` writes it. Raises: `TypeError` for a policy that is not ours."""
+    return objects.whole(pickle.loads(copy))
 
 
 def bare(
