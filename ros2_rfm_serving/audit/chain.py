@@ -3,6 +3,8 @@
 A record is one line of JSON: `{"n": 17, "t": 812.25, "kind": "command", ..., "hash": "..."}`: its number in the chain, seconds on
 the writer's monotonic clock, what it is, and the chained hash of everything before it and of itself up to this key. `closed` is the
 last record of a chain that ended in order; `sealed` comes in between, so that less is in doubt when it did not.
+
+`begin` and each snapshot say in which format the chain is. This version reads one format of each writer.
 """
 
 from __future__ import annotations
@@ -20,6 +22,11 @@ HASH_DIGITS = 32
 """Of SHA-256, hexadecimal: 128 bits."""
 NOTHING = "0" * HASH_DIGITS
 """The hash before the first record."""
+FORMAT = 2
+OBJECTS = 1
+"""Snapshots are objects with their attributes (`servers/objects.py`). Servers write it until they have events."""
+BEGIN, SNAPSHOT = "begin", "snapshot"
+"""Kinds of the records that say it."""
 SEALED, CLOSED = "sealed", "closed"
 MESSAGES, SIGNED = "messages", "signed"
 """Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
@@ -85,6 +92,23 @@ class Chain:
         page = Page(writer=self.writer, run=self.run, first=self._first, previous=self._previous, lines=tuple(self._lines))
         self._lines, self._first, self._previous, self.size = [], self.number, self.hash, 0
         return page
+
+
+def format_of(writer: str) -> int:
+    """Return the format in which this version writes and reads the chains of a writer."""
+    return OBJECTS if writer.partition("/")[0] == "server" else FORMAT
+
+
+def check_format(writer: str, record: Mapping[str, Any]) -> None:
+    """Raises: `RfmError` when a record says that its chain is in another format. Records of format 1 did not say so.
+
+    A value that no version writes is no format: `rfm audit verify` reports the change.
+    """
+    if record.get("kind") not in (BEGIN, SNAPSHOT):
+        return
+    recorded = record.get("format", 1)
+    if type(recorded) is int and 0 < recorded != format_of(writer):
+        raise RfmError(f"{writer}: recorded in format {recorded}, which this version does not read")
 
 
 def identity(page: Page) -> bytes:

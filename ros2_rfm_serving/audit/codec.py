@@ -242,7 +242,7 @@ def _decoded(found: Any, blob: Blob) -> Any:
     return decode(found, blob)
 
 
-def _made(name: str, kind: type, found: Mapping[str, Any], blob: Blob) -> Any:
+def _made(name: str, kind: Any, found: Mapping[str, Any], blob: Blob) -> Any:
     if issubclass(kind, enum.Enum):
         if found["member"] not in kind.__members__:
             raise RfmError(f"{name} has no member {found['member']!r:.60} in this version")

@@ -19,8 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, Chain, Page
-from ros2_rfm_serving.audit.formats import BEGIN, SNAPSHOT, format_of
+from ros2_rfm_serving.audit.chain import BEGIN, COULD_NOT_GO_ON, SNAPSHOT, Chain, Page, format_of
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 from ros2_rfm_serving.audit.versions import versions

@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ros2_rfm_serving.audit.chain import Page, records
-from ros2_rfm_serving.audit.formats import check_format
+from ros2_rfm_serving.audit.chain import Page, check_format, records
 from ros2_rfm_serving.audit.runs import Run, RunLog
 from ros2_rfm_serving.errors import RfmError
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ros2_rfm_serving.audit.chain import CLOSED, SEALED, SIGNED, Page, records, why_broken
-from ros2_rfm_serving.audit.compare import Difference, first_difference
-from ros2_rfm_serving.audit.formats import BEGIN, SNAPSHOT, check_format
+from ros2_rfm_serving.audit.chain import BEGIN, CLOSED, SEALED, SIGNED, SNAPSHOT, Page, check_format, records, why_broken
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
 
@@ -21,6 +19,73 @@ DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, A
 """What records raise that nobody wrote so."""
 ANSWERS = frozenset({"command", "result", "raised"})
 """Keys of records that are the brain's, whatever it answers when it decides once more."""
+
+
+ABSENT = "(nothing)"
+"""What stands for a key or an element that one side lacks."""
+
+
+class Difference(NamedTuple):
+    field: str
+    """A path into the record, such as `why.chunk.sequence`."""
+    recorded: Any
+    replayed: Any
+
+
+def first_difference(recorded: Any, replayed: Any) -> Difference | None:
+    """Return where two things that were recorded first differ; None: they are the same.
+
+    Of objects that have numbers (servers') their content counts, and neither their number nor whether two places share one.
+    """
+    if recorded == replayed:  # the rule, and quick
+        return None
+    found = _Comparison(recorded, replayed)
+    return next(found.differences("", recorded, replayed), None)
+
+
+class _Comparison:
+    def __init__(self, recorded: Any, replayed: Any) -> None:
+        self._sides = dict(_numbered(recorded)), dict(_numbered(replayed))
+        self._seen: set[tuple[int, int]] = set()
+        """Pairs of numbered objects that were compared, or are."""
+
+    def differences(self, path: str, one: Any, other: Any) -> Iterator[Difference]:
+        one, other = _resolved(one, self._sides[0]), _resolved(other, self._sides[1])
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from self._maps(path, one, other)
+        elif isinstance(one, list) and isinstance(other, list):
+            for index in range(max(len(one), len(other))):
+                left, right = (side[index] if index < len(side) else ABSENT for side in (one, other))
+                yield from self.differences(f"{path}[{index}]", left, right)
+        elif one != other or type(one) is not type(other):
+            yield Difference(path or "value", one, other)
+
+    def _maps(self, path: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
+        pair = one.get("@", -1), other.get("@", -1)
+        if min(pair) >= 0:
+            if pair in self._seen:
+                return
+            self._seen.add(pair)
+        for key in {**one, **other}:
+            if key != "@":
+                yield from self.differences(f"{path}.{key}".lstrip("."), one.get(key, ABSENT), other.get(key, ABSENT))
+
+
+def _numbered(value: Any) -> Iterator[tuple[int, Any]]:
+    """Every object with a number; iteratively, as a whole brain is deep."""
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            if "@" in one and one.get("~") != "@":
+                yield one["@"], one
+            todo += one.values()
+        elif isinstance(one, list):
+            todo += one
+
+
+def _resolved(value: Any, numbered: dict[int, Any]) -> Any:
+    return numbered.get(value["@"], value) if isinstance(value, dict) and value.get("~") == "@" else value
 
 
 class Replayer(Protocol):

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.chain import Page, check_format, records
 from ros2_rfm_serving.audit.export.clock import SLOWEST_PERIODS, is_too_slow, on_clock
 from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
-from ros2_rfm_serving.audit.formats import check_format
 from ros2_rfm_serving.audit.log import real
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server.images import decode

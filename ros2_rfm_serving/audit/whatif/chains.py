@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Page, records
-from ros2_rfm_serving.audit.formats import check_format
+from ros2_rfm_serving.audit.chain import Page, check_format, records
 from ros2_rfm_serving.errors import RfmError
 
 Record = Mapping[str, Any]

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Chain, Page
-from ros2_rfm_serving.audit.formats import format_of
+from ros2_rfm_serving.audit.chain import Chain, Page, format_of
 from ros2_rfm_serving.robot import Sensors
 from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
 
