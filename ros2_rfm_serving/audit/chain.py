@@ -99,16 +99,22 @@ def format_of(writer: str) -> int:
     return OBJECTS if writer.partition("/")[0] == "server" else FORMAT
 
 
-def check_format(writer: str, record: Mapping[str, Any]) -> None:
-    """Raises: `RfmError` when a record says that its chain is in another format. Records of format 1 did not say so.
+def format_problem(writer: str, record: Mapping[str, Any]) -> str:
+    """Return why this version does not read a chain, by a record with its format. Empty: it does, or the record has no format.
 
-    A value that no version writes is no format: `rfm audit verify` reports the change.
+    Records of format 1 did not say it. A value that no version writes is no format: `rfm audit verify` reports the change.
     """
     if record.get("kind") not in (BEGIN, SNAPSHOT):
-        return
+        return ""
     recorded = record.get("format", 1)
-    if type(recorded) is int and 0 < recorded != format_of(writer):
-        raise RfmError(f"{writer}: recorded in format {recorded}, which this version does not read")
+    is_other = type(recorded) is int and 0 < recorded != format_of(writer)
+    return f"recorded in format {recorded}, which this version does not read" if is_other else ""
+
+
+def check_format(writer: str, record: Mapping[str, Any]) -> None:
+    """Raises: `RfmError` when a record says that its chain is in another format."""
+    if problem := format_problem(writer, record):
+        raise RfmError(f"{writer}: {problem}")
 
 
 def identity(page: Page) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ros2_rfm_serving.audit.chain import BEGIN, CLOSED, SEALED, SIGNED, SNAPSHOT, Page, check_format, records, why_broken
+from ros2_rfm_serving.audit.chain import BEGIN, CLOSED, SEALED, SIGNED, SNAPSHOT, Page, format_problem, records, why_broken
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
 
@@ -161,7 +161,8 @@ class Replay:
         self._next = number + 1
         self._note_break(record)
         self._stamp_s = record["stamp"] - now_s if isinstance(record.get("stamp"), (int, float)) else self._stamp_s
-        if kind in (BEGIN, SNAPSHOT) and not self._is_of_this_format(record):
+        if problem := format_problem(self.result.writer, record):
+            self._refuse(problem)
             return
         if kind == BEGIN:
             self._note_versions(record)
@@ -170,14 +171,6 @@ class Replay:
         elif kind not in (SEALED, CLOSED, PERSON, SIGNED):
             self._decide(record)
         self._pass_time(float(now_s))
-
-    def _is_of_this_format(self, record: Mapping[str, Any]) -> bool:
-        try:
-            check_format(self.result.writer, record)
-        except RfmError as error:
-            self._refuse(str(error))
-            return False
-        return True
 
     def _decide(self, record: Mapping[str, Any]) -> None:
         if self._replayer is None:
