@@ -32,8 +32,8 @@ RETRY_S = 1.0
 SPREAD_S = 0.5
 """Writers that hear of a listener together begin within this: a snapshot takes milliseconds."""
 MAX_PAGE_BYTES = 256 * 1024
-MAX_DEFERRED = 16
-"""Records whose encoding waits for the next page, at most: they take as long as 16 others together."""
+MAX_DEFERRED = 64
+"""Records whose encoding waits for the next page, at most: those of a page at 250 per second."""
 NOBODY_LISTENS = "nobody listens"
 PROCESS_ENDS = "the end of the process"
 

@@ -219,12 +219,12 @@ def test_a_record_that_is_deferred_comes_in_its_order_and_is_described_before_th
     assert not described
     desk.journal.note("call", desk.now_s, lambda: {"number": 3})
     assert described == [0, 1, 2]
-    for number in range(4, 40):
+    for number in range(4, 100):
         desk.journal.defer("tick", desk.now_s, describe, number)
     assert len(described) > 20, "they do not wait for ever"
     desk.journal.close(desk.now_s, "the end")
     numbers = [record["number"] for page in desk.pages for record in records(page) if "number" in record]
-    assert numbers == list(range(40))
+    assert numbers == list(range(100))
 
 
 def test_a_deferred_record_that_cannot_be_written_ends_the_chain_before_it() -> None:
