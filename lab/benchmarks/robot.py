@@ -87,12 +87,13 @@ def robot(
 
 
 def _measure(mode: str, load: Load, ticks: int) -> Round:
+    from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
     from ros2_rfm_serving.robot import Sensors
 
     period_s, state = 1.0 / load.control_rate_hz, np.zeros(load.num_actions, np.float32)
     brain, stub = _brain(mode, load), _Stub(load)
     times_s, executed, requests, now_s, status_s, positions = [], 0, 0, 0.0, -1.0, state
-    started_s = 0.0
+    started_s, journal = 0.0, brain.event_log.journal if isinstance(brain, RecordedBrain) else None
     for i in range(WARM_UP + ticks):
         if i == WARM_UP:
             started_s = time.perf_counter()
@@ -105,6 +106,8 @@ def _measure(mode: str, load: Load, ticks: int) -> Round:
         sensors = Sensors(state=state, state_s=now_s, images=(), images_s=now_s, positions=positions)
         before_s = time.perf_counter()
         tick = brain.tick(sensors, now_s)
+        if journal is not None:  # as a robot does once its command is sent: the records are encoded for a page
+            journal.tend(now_s)
         times_s.append(time.perf_counter() - before_s)
         positions = positions if tick.command is None else tick.command
         executed += i >= WARM_UP and tick.command is not None

@@ -5,9 +5,9 @@ bag.py          a recording, read: over mcap_scan.py, where what lies in a file,
 journal.py      what a writer notes while somebody listens: pages, seals, snapshots
 bag_writer.py   a rosbag2 folder, written: splits; over bag_metadata.py, metadata.yaml, mcap_file.py, one file, and mcap_chunk.py
 recording/      what `rfm record` does, without ROS
-codec.py        the brain's values, and whole brains, as JSON, and back
+values.py       names of all classes whose values are recorded; codec.py, values as JSON, and back
 verify.py       all chains of a recording, and what the recorder's own says of the others
-replay.py       decided once more, and compared (compare.py); robots/, servers/, schedulers/ for what each role notes
+replay.py       decisions made again, and compared; robots/, servers/, schedulers/ for what each role records
 whatif/         what would have happened with other settings, in virtual time
 playing.py      what of a recording is shown to people again, and when
 log.py          records by time, by writer, and by the request that they belong to: explain/ one moment, report/ a shift on one page

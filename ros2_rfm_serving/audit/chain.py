@@ -3,6 +3,8 @@
 A record is one line of JSON: `{"n": 17, "t": 812.25, "kind": "command", ..., "hash": "..."}`: its number in the chain, seconds on
 the writer's monotonic clock, what it is, and the chained hash of everything before it and of itself up to this key. `closed` is the
 last record of a chain that ended in order; `sealed` comes in between, so that less is in doubt when it did not.
+
+`begin` and each snapshot say in which format the chain is. This version reads one format of each writer.
 """
 
 from __future__ import annotations
@@ -20,6 +22,11 @@ HASH_DIGITS = 32
 """Of SHA-256, hexadecimal: 128 bits."""
 NOTHING = "0" * HASH_DIGITS
 """The hash before the first record."""
+FORMAT = 2
+OBJECTS = 1
+"""Snapshots are objects with their attributes (`servers/objects.py`). Servers write it until they have events."""
+BEGIN, SNAPSHOT = "begin", "snapshot"
+"""Kinds of the records that say it."""
 SEALED, CLOSED = "sealed", "closed"
 MESSAGES, SIGNED = "messages", "signed"
 """Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
@@ -60,12 +67,15 @@ class Chain:
         """Records since the last page."""
         return len(self._lines)
 
-    def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
-        """`body`: what JSON knows, and arrays; its keys are none of n, t, kind, hash.
+    def note(self, kind: str, now_s: float, body: Mapping[str, Any] | bytes) -> None:
+        """`body`: what JSON knows, and arrays; its keys are none of n, t, kind, hash. Bytes: an object with a key, as JSON.
 
         Raises: `TypeError` for what JSON does not know; then nothing was appended.
         """
-        plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind, **body}, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+        if isinstance(body, bytes):
+            plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind})[:-1] + b"," + body[1:-1]
+        else:
+            plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind, **body}, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
         self.hash = chained(self.hash, plain)
         self._lines.append(plain + HASH_KEY + self.hash.encode() + b'"}')
         self.number += 1
@@ -82,6 +92,29 @@ class Chain:
         page = Page(writer=self.writer, run=self.run, first=self._first, previous=self._previous, lines=tuple(self._lines))
         self._lines, self._first, self._previous, self.size = [], self.number, self.hash, 0
         return page
+
+
+def format_of(writer: str) -> int:
+    """Return the format in which this version writes and reads the chains of a writer."""
+    return OBJECTS if writer.partition("/")[0] == "server" else FORMAT
+
+
+def format_problem(writer: str, record: Mapping[str, Any]) -> str:
+    """Return why this version does not read a chain, by a record with its format. Empty: it does, or the record has no format.
+
+    Records of format 1 did not say it. A value that no version writes is no format: `rfm audit verify` reports the change.
+    """
+    if record.get("kind") not in (BEGIN, SNAPSHOT):
+        return ""
+    recorded = record.get("format", 1)
+    is_other = type(recorded) is int and 0 < recorded != format_of(writer)
+    return f"recorded in format {recorded}, which this version does not read" if is_other else ""
+
+
+def check_format(writer: str, record: Mapping[str, Any]) -> None:
+    """Raises: `RfmError` when a record says that its chain is in another format."""
+    if problem := format_problem(writer, record):
+        raise RfmError(f"{writer}: {problem}")
 
 
 def identity(page: Page) -> bytes:

@@ -1,83 +1,72 @@
-"""The brain's values, and whole brains, as plain JSON, and back. Nothing but classes of the rooms named here is ever made, and
-nothing of theirs is called: an object is its class and its attributes.
+"""Values of a decision core as plain JSON, and back.
 
-Plain: null, booleans, whole and finite numbers, text and, as lists, tuples stand for themselves; so do maps with keys of text. All
-else is a map whose key `~` says what it is:
+Null, booleans, whole and finite numbers, and text stand for themselves. A tuple is a JSON list, and a map whose keys are text is a
+JSON object. Everything else is an object whose key `~` says what it is:
 
-    {"~": "types.messages:RequestId", "robot": "push_1", ...}     an object of ours; a member of an enumeration has "member"
-    {"~": "float32", "rows": [[0.5, 1.0]]}                        an array; "shape" where it is empty, "base64" where it has NaN
-    {"~": "bytes", "sha256": "...", "size": 81234}                what lies elsewhere in the recording; short ones have "base64"
-    {"~": "list" / "deque" / "set" / "frozenset" / "Counter" / "dict" / "defaultdict", "items": [...]}
-    {"~": "float", "is": "inf"}                                   also -inf and nan
-    {"~": "scalar", "of": {"~": "float64", "rows": [0.5]}}        of numpy, whose arithmetic rounds otherwise than Python's
-    {"~": "method" / "function" / "partial" / "Random", ...}
+    {"~": "RequestId", "robot": "push_1", ...}           a value of a class in `values.py`, with exactly its fields
+    {"~": "RobotState", "member": "DEAD"}                a member of an enumeration
+    {"~": "float32", "rows": [[0.5, 1.0]]}               an array; "shape" where it is empty, also "base64" where it has NaN
+    {"~": "bytes", "sha256": "...", "size": 81234}       bytes that stand elsewhere in the recording; short ones have "base64"
+    {"~": "list", "items": [...]}                        also "set", "frozenset"; "dict" with pairs, where a key is no text
+    {"~": "float", "is": "inf"}                          also -inf and nan
+    {"~": "scalar", "of": {"~": "float64", "rows": [0.5]}}    a number of numpy, whose arithmetic rounds differently
 
-`whole` keeps that two attributes are one object: the first place has "@", a number, every further one is {"~": "@", "@": number}.
+No module, attribute or method is named, nothing but classes of that table is made, and nothing of theirs is called.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
 import dataclasses
 import enum
 import functools
 import hashlib
-import importlib
-import inspect
 import math
-import random
-import textwrap
-import types
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import orjson
 
+from ros2_rfm_serving.audit.values import RECORDED
 from ros2_rfm_serving.errors import RfmError
 
-PACKAGE = "ros2_rfm_serving."
-ROOMS = ("types", "robot", "server", "dispatch", "scheduler", "profiles", "factory", "engines.base")
-"""Whose classes and functions may be named in a recording."""
-MOVED = {"server.history": "dispatch.history", "server.dispatch": "dispatch"}
-"""Name in recordings -> module, or package with all that is in it. A name of a recording stays when a module moves: the same
-decision is then written alike by every version."""
-ADDED_TO = {"Usual": ("spacing",)}
-"""What classes that are compiled, and have no `ADDED` for that reason, were given later."""
 SHORT_BYTES = 64
-"""As many stand in the record itself."""
-CONTAINERS: dict[str, type] = {kind.__name__: kind for kind in (list, deque, set, frozenset)}
-MAPS: dict[str, type] = {kind.__name__: kind for kind in (dict, Counter, defaultdict)}
+"""Bytes up to this number stand in the record itself."""
+CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"list": list, "set": set, "frozenset": frozenset}
 DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)) | {
     "float16",
     "float32",
     "float64",
     "bool",
 }
-FACTORIES = {"int": int, "float": float, "list": list, "dict": dict}
-"""Of defaultdicts, beside classes of ours."""
+FLOAT32 = np.dtype(np.float32)
+NAMES: Mapping[type, str] = {kind: name for name, kind in RECORDED.items()}
+ITSELF = frozenset({type(None), bool, int, str})
+"""Classes whose values stand for themselves."""
+Blob = Callable[[str], bytes | None]
+"""SHA-256, in hex -> the bytes; None: they are not there."""
+Encode = Callable[[Any], Any]
 
 
 def plain(value: object) -> Any:
-    """A value, for JSON. Raises: `TypeError` for what is none of the brain's."""
-    return _VALUES.plain(value)
+    """Return a value for JSON, in which arrays may stand. Raises: `TypeError` for a value that cannot be recorded."""
+    kind = type(value)
+    encode = _ENCODERS.get(kind)
+    if encode is None:
+        encode = _ENCODERS[kind] = _encoder_of(kind)
+    return encode(value)
 
 
-def whole(value: object) -> Any:
-    """A value and all that it holds, each object once. Raises: `TypeError`."""
-    return _Writing(shared=True).plain(value)
+def value(found: Any, blob: Blob = lambda digest: None) -> Any:
+    """Return the value that `plain` was given. Bytes that `blob` does not have are empty.
 
-
-def value(found: Any, blob: Callable[[str], bytes | None] = lambda digest: None) -> Any:
-    """What `plain` or `whole` was given. `blob`: the bytes with this SHA-256, in hex; None: they are not there, and stand as empty.
-
-    Raises: `RfmError` for what neither of them writes.
+    Raises: `RfmError` for what `plain` does not write: names and fields that this version does not know, or lacks.
     """
     try:
-        return _Reading(blob).value(found)
-    except (LookupError, TypeError, ValueError, AttributeError, ImportError, RecursionError, ArithmeticError) as error:
+        return _decoded(found, blob)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError) as error:
         raise RfmError(f"no value of a recording: {type(error).__name__}: {error}") from error
 
 
@@ -85,313 +74,77 @@ def digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class _Writing:
-    def __init__(self, *, shared: bool) -> None:
-        self._shared = shared
-        self._seen: dict[int, tuple[int, object]] = {}
-        """id -> its number, and the object, which lives as long as its id has to mean it."""
-
-    def plain(self, value: Any) -> Any:
-        if value is None or type(value) in (bool, int, str):
-            return value
-        if type(value) is float:
-            return value if math.isfinite(value) else {"~": "float", "is": repr(value)}
-        if type(value) is np.ndarray:
-            return _array(value)
-        if type(value) is tuple:
-            return [self.plain(one) for one in value]
-        if isinstance(value, enum.Enum):
-            return {"~": _name(type(value)), "member": value.name}
-        if isinstance(value, np.generic):
-            return {"~": "scalar", "of": _array(np.array([value]))}
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return _bytes(value)
-        if isinstance(value, np.ndarray):
-            return _array(value)
-        if type(value) is dict and not self._shared and all(type(key) is str for key in value) and "~" not in value:
-            return {key: self.plain(one) for key, one in value.items()}
-        return self._object(value)
-
-    def _object(self, value: Any) -> Any:
-        if not self._shared:
-            return self._written(value)
-        if id(value) in self._seen:
-            return {"~": "@", "@": self._seen[id(value)][0]}
-        number = len(self._seen)
-        self._seen[id(value)] = number, value
-        return {**self._written(value), "@": number}
-
-    def _written(self, value: Any) -> dict[str, Any]:
-        kind: type = type(value)
-        if kind.__name__ in CONTAINERS and kind is CONTAINERS[kind.__name__]:
-            more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
-            items = [self.plain(one) for one in value]
-            unordered = kind in (set, frozenset)  # their order is another one in each process
-            return {"~": kind.__name__, "items": sorted(items, key=_order) if unordered else items, **more}
-        if kind.__name__ in MAPS and kind is MAPS[kind.__name__]:
-            more = {"of": _factory(value.default_factory)} if isinstance(value, defaultdict) else {}
-            return {"~": kind.__name__, "items": [[self.plain(key), self.plain(one)] for key, one in value.items()], **more}
-        if isinstance(value, types.MappingProxyType):
-            return {"~": "dict", "items": [[self.plain(key), self.plain(one)] for key, one in value.items()]}
-        if kind is random.Random:
-            version, (*words, index), gauss = value.getstate()
-            return {"~": "Random", "version": version, "words": _packed(words), "index": index, "gauss": gauss}
-        if isinstance(value, types.MethodType):
-            return {"~": "method", "of": self.plain(value.__self__), "name": value.__name__}
-        if isinstance(value, types.FunctionType):
-            return {"~": "function", "name": _name(value)}
-        if isinstance(value, functools.partial):
-            return {
-                "~": "partial",
-                "of": self.plain(value.func),
-                "args": self.plain(value.args),
-                "more": self.plain(value.keywords),
-            }
-        if (record := _record_of(kind)) is not None:
-            return {"~": _name(record), **{name: self.plain(getattr(value, name)) for name in _field_names(record)}}
-        return {"~": _name(kind), **{name: self.plain(one) for name, one in attributes(value).items()}}
+# --- to JSON ---
 
 
-_VALUES = _Writing(shared=False)
-"""It remembers nothing from one value to the next."""
+def _encoder_of(kind: type) -> Encode:
+    """Return what encodes values of a class. Raises: `TypeError` when they cannot be recorded."""
+    known = next((base for base in kind.__mro__ if base in NAMES), None)  # of a class that extends one: that one
+    if known is not None:
+        return _encoder_of_enum(NAMES[known]) if issubclass(known, enum.Enum) else _encoder_of_fields(known)
+    for base, encode in _OTHERS.items():
+        if kind is base or (base in _EXTENSIBLE and issubclass(kind, base)):
+            return encode
+    raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be recorded")
 
 
-class _Reading:
-    def __init__(self, blob: Callable[[str], bytes | None]) -> None:
-        self._blob = blob
-        self._made: dict[int, Any] = {}
+def _encoder_of_enum(name: str) -> Encode:
+    return lambda member: {"~": name, "member": member.name}
 
-    def value(self, found: Any) -> Any:
-        if isinstance(found, list):
-            return tuple(self.value(one) for one in found)
-        if not isinstance(found, dict):
-            return found
-        kind = found.get("~")
-        if kind is None:
-            return {key: self.value(one) for key, one in found.items()}
-        if kind == "@":
-            return self._made[found["@"]]
-        if kind in _KNOWN:
-            return getattr(self, f"_{kind.lower()}")(found)
-        if kind in CONTAINERS or kind in MAPS:
-            return self._container(found)
-        if kind in DTYPES:
-            return _array_of(found)
-        return self._object(found)
 
-    def _float(self, found: Mapping[str, Any]) -> float:
-        return float(found["is"])
+def _encoder_of_fields(kind: type) -> Encode:
+    name, fields = NAMES[kind], field_names(kind)
 
-    def _bytes(self, found: Mapping[str, Any]) -> bytes:
-        return base64.b64decode(found["base64"]) if "base64" in found else self._blob(found["sha256"]) or b""
-
-    def _method(self, found: Mapping[str, Any]) -> Any:
-        owner, name = self.value(found["of"]), found["name"]
-        if not _is_ours(type(owner)) or not isinstance(inspect.getattr_static(type(owner), name), types.FunctionType):
-            raise TypeError(f"{name!r} is no method of ours")
-        return self._keep(found, getattr(owner, name))
-
-    def _function(self, found: Mapping[str, Any]) -> Any:
-        return self._keep(found, _named(found["name"]))
-
-    def _partial(self, found: Mapping[str, Any]) -> Any:
-        return self._keep(
-            found, functools.partial(self.value(found["of"]), *self.value(found["args"]), **self.value(found["more"]))
-        )
-
-    def _random(self, found: Mapping[str, Any]) -> random.Random:
-        generator = random.Random()
-        words = np.frombuffer(base64.b64decode(found["words"]), "<u4").tolist()
-        generator.setstate((found["version"], (*words, found["index"]), found["gauss"]))
-        self._keep(found, generator)
-        return generator
-
-    def _scalar(self, found: Mapping[str, Any]) -> Any:
-        return _array_of(found["of"])[0]
-
-    def _keep(self, found: Mapping[str, Any], made: Any) -> Any:
-        if "@" in found:
-            self._made[found["@"]] = made
+    def encode(value: Any) -> dict[str, Any]:
+        made: dict[str, Any] = {"~": name}
+        for field in fields:
+            part = getattr(value, field)
+            made[field] = part if type(part) in ITSELF else plain(part)
         return made
 
-    def _container(self, found: Mapping[str, Any]) -> Any:
-        kind, items = found["~"], found["items"]
-        if kind == "frozenset":
-            return self._keep(found, frozenset(self.value(one) for one in items))
-        made: Any
-        if kind == "deque":
-            made = deque(maxlen=found["maxlen"])
-        elif kind == "defaultdict":
-            made = defaultdict(_factory_of(found["of"]))
-        else:
-            made = (CONTAINERS | MAPS)[kind]()
-        self._keep(found, made)
-        for one in items:
-            if kind in MAPS:
-                made[self.value(one[0])] = self.value(one[1])
-            elif kind == "set":
-                made.add(self.value(one))
-            else:
-                made.append(self.value(one))
-        return made
-
-    def _object(self, found: Mapping[str, Any]) -> Any:
-        kind = _named(found["~"])
-        if not isinstance(kind, type):
-            raise TypeError(f"{found['~']} is no class")
-        if issubclass(kind, enum.Enum):
-            return kind[found["member"]]
-        state = {name: one for name, one in found.items() if name not in ("~", "@")}
-        if upgrade := getattr(kind, "upgraded", None):
-            return self._upgraded(found, kind, state, upgrade)
-        if issubclass(kind, tuple):  # a NamedTuple
-            return self._keep(found, kind(**{name: self.value(one) for name, one in state.items()}))
-        since = _defaults(kind, state.keys())
-        check_attributes(kind, state.keys() | since.keys())
-        made = self._keep(found, object.__new__(kind))
-        for name, one in state.items():
-            object.__setattr__(made, name, self.value(one))
-        for name, default in since.items():
-            object.__setattr__(made, name, default)
-        return made
-
-    def _upgraded(self, found: Mapping[str, Any], kind: type, state: Mapping[str, Any], upgrade: Callable[..., Any]) -> Any:
-        """An object of a class that knows how versions before this one consisted of other attributes."""
-        made = self._keep(found, object.__new__(kind))
-        attributes = upgrade({name: self.value(one) for name, one in state.items()})
-        attributes = {**attributes, **_defaults(kind, attributes.keys())}
-        check_attributes(kind, attributes.keys())
-        for name, one in attributes.items():
-            object.__setattr__(made, name, one)
-        return made
-
-
-_KNOWN = frozenset({"float", "scalar", "bytes", "method", "function", "partial", "Random"})
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    """What an object consists of. Raises: `TypeError` for one that hides it."""
-    if isinstance(value, tuple):
-        return dict(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]
-    found = dict(getattr(value, "__dict__", {}))
-    for kind in type(value).__mro__:
-        names = kind.__dict__.get("__slots__", ())
-        for name in (names,) if isinstance(names, str) else names:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+    return encode
 
 
 @functools.cache
-def _record_of(kind: type) -> type | None:
-    """Return the record of ours that a class of another room extends; None: it is no such class.
-
-    A camera's image that is encoded when it is first read is such a class: it is recorded as the image that it stands for.
-    """
-    if _in_rooms(kind.__module__.removeprefix(PACKAGE)):
-        return None
-    bases = (base for base in kind.__mro__[1:] if _is_ours(base) and _in_rooms(base.__module__.removeprefix(PACKAGE)))
-    return next((base for base in bases if dataclasses.is_dataclass(base) and _is_value(base)), None)
-
-
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def _is_value(kind: type) -> bool:
-    """Return whether a dataclass is frozen, or is a `types.record`, which nothing changes either."""
-    params = kind.__dataclass_params__  # type: ignore[attr-defined]
-    return bool(params.frozen or params.unsafe_hash)
-
-
-def check_attributes(kind: type, names: Set[str]) -> None:
-    """Raises: `ValueError` when an object of this class, as this version has it, consists of others."""
-    known = _assigned(kind)
-    if names != known:
-        has = f"has {', '.join(sorted(names - known))}, which this version has not" if names - known else ""
-        lacks = f"lacks {', '.join(sorted(known - names))}" if known - names else ""
-        raise ValueError(f"{_name(kind)} as it was recorded {' and '.join(filter(None, (has, lacks)))}")
-
-
-def _defaults(kind: type, names: Set[str]) -> dict[str, Any]:
-    """Of a value (a frozen dataclass) that was recorded before it had all its fields: those that it lacks and that have a default.
-    What a brain consists of has to be there, but for what nobody could ask for (`ADDED`: names of attributes, whose default a plain
-    class has as an attribute of its own)."""
-    added = ADDED_TO.get(kind.__name__, getattr(kind, "ADDED", ()))
-    if not dataclasses.is_dataclass(kind):
-        return {name: getattr(kind, name) for name in added if name not in names}
-    is_value = _is_value(kind)
-    lacking = [field for field in dataclasses.fields(kind) if field.name not in names and (is_value or field.name in added)]
-    found = {field.name: field.default for field in lacking if field.default is not dataclasses.MISSING}
-    return found | {field.name: field.default_factory() for field in lacking if field.default_factory is not dataclasses.MISSING}
-
-
-@functools.cache
-def _assigned(kind: type) -> frozenset[str]:
-    """Names of all attributes that its methods ever give it: our classes have no others."""
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a dataclass or a named tuple."""
     if dataclasses.is_dataclass(kind):
-        return frozenset(field.name for field in dataclasses.fields(kind))
-    found: set[str] = set()
-    for one in kind.__mro__[:-1]:
-        nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one))))
-        found |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_own(node)}
-    return frozenset(found)
+        return tuple(field.name for field in dataclasses.fields(kind))
+    fields: tuple[str, ...] = kind._fields
+    return fields
 
 
-def _is_own(node: ast.Attribute) -> bool:
-    return isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
+def _itself(value: Any) -> Any:
+    return value
 
 
-def _name(thing: type | types.FunctionType) -> str:
-    """Raises: `TypeError` when it is of no room whose things are recorded."""
-    module = thing.__module__.removeprefix(PACKAGE)
-    if not thing.__module__.startswith(PACKAGE) or not _in_rooms(module) or "<" in thing.__qualname__:
-        raise TypeError(f"{thing.__module__}.{thing.__qualname__} cannot be recorded")
-    return f"{_moved(module, {now: recorded for recorded, now in MOVED.items()})}:{thing.__qualname__}"
+def number(value: float) -> Any:
+    """Return a number of Python for JSON, which has no infinity and no NaN."""
+    return value if math.isfinite(value) else {"~": "float", "is": repr(value)}
 
 
-def _in_rooms(module: str) -> bool:
-    return any(module == room or module.startswith(f"{room}.") for room in ROOMS)
+def _tuple(value: tuple[Any, ...]) -> list[Any]:
+    return [part if type(part) in ITSELF else plain(part) for part in value]
 
 
-def _named(name: str) -> Any:
-    module, _, path = name.partition(":")
-    if not _in_rooms(module) or not path:
-        raise TypeError(f"{name!r} is nothing that is recorded")
-    found: Any = importlib.import_module(PACKAGE + _moved(module, MOVED))
-    for part in path.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, (type, types.FunctionType)) or not _is_ours(found):
-        raise TypeError(f"{name!r} is nothing that is recorded")
-    return found
+def _list(value: list[Any]) -> dict[str, Any]:
+    return {"~": "list", "items": [plain(part) for part in value]}
 
 
-def _moved(module: str, names: Mapping[str, str]) -> str:
-    """By the first of the names that it has, or that its package has."""
-    for name, other in names.items():
-        if module == name or module.startswith(f"{name}."):
-            return other + module.removeprefix(name)
-    return module
+def _map(value: Mapping[Any, Any]) -> dict[str, Any]:
+    if all(type(key) is str for key in value) and "~" not in value:
+        return {key: plain(part) for key, part in value.items()}
+    return {"~": "dict", "items": [[plain(key), plain(part)] for key, part in value.items()]}
 
 
-def _order(item: Any) -> bytes:
+def _set(value: set[Any] | frozenset[Any]) -> dict[str, Any]:
+    items = sorted((plain(part) for part in value), key=order)  # its own order is another one in each process
+    return {"~": type(value).__name__, "items": items}
+
+
+def order(item: Any) -> bytes:
+    """Return a key by which values for JSON are sorted."""
     return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _packed(words: list[int]) -> str:
-    return base64.b64encode(np.array(words, "<u4").tobytes()).decode()
-
-
-def _is_ours(thing: type | types.FunctionType) -> bool:
-    return thing.__module__.startswith(PACKAGE)
-
-
-def _factory(factory: Any) -> Any:
-    return next((name for name, kind in FACTORIES.items() if kind is factory), None) or (_name(factory) if factory else None)
-
-
-def _factory_of(name: str | None) -> Any:
-    return FACTORIES.get(name) or _named(name) if name else None
 
 
 def _bytes(data: bytes | bytearray | memoryview) -> dict[str, Any]:
@@ -400,31 +153,139 @@ def _bytes(data: bytes | bytearray | memoryview) -> dict[str, Any]:
     return {"~": "bytes", "sha256": digest(bytes(data)), "size": len(data)}
 
 
-def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    name = _dtype_name(array.dtype)
-    if name not in DTYPES:
-        raise TypeError(f"an array of {name} cannot be recorded")
-    if not array.size:
-        return {"~": name, "shape": list(array.shape)}
-    if array.dtype.kind == "f" and not _is_finite(array):
-        return {"~": name, "shape": list(array.shape), "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}
-    return {"~": name, "rows": array.tolist() if name == "float64" or array.dtype.kind != "f" else _shortest(array)}
+def _scalar(value: np.generic) -> dict[str, Any]:
+    return {"~": "scalar", "of": array(np.array([value]))}
 
 
-def _is_finite(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether all numbers are finite. To look for a zero byte takes a third of the time of numpy's `all`."""
-    return 0 not in np.isfinite(array).tobytes()
+def array(value: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return an array for JSON. Raises: `TypeError` for one of other things than numbers."""
+    name, is_real, as_it_is = _form(value.dtype)
+    if not value.size:
+        return {"~": name, "shape": list(value.shape)}
+    if is_real and not _is_finite(value):
+        return {"~": name, "shape": list(value.shape), "base64": base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()}
+    return {"~": name, "rows": np.ascontiguousarray(value) if as_it_is else value.tolist()}
+
+
+def unchecked(value: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return an array for `packed`, which finds out whether it holds NaN or infinity."""
+    return {"~": "float32", "rows": value} if value.dtype is FLOAT32 and value.size else array(value)
+
+
+def packed(body: Callable[[Callable[[np.ndarray[Any, Any]], Any]], Any]) -> bytes:
+    """Return an object as JSON, which is quicker than `array` where many arrays are small. body: makes it with the given function
+    for arrays.
+
+    Raises: `TypeError` for an array that cannot be recorded.
+    """
+    try:
+        data = orjson.dumps(body(unchecked), option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:  # an array that is not contiguous
+        data = b",null"
+    if b"[null" in data or b",null" in data:  # not a finite number: of other values than arrays, null follows a colon
+        return orjson.dumps(body(array), option=orjson.OPT_SERIALIZE_NUMPY)
+    return data
 
 
 @functools.cache
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """numpy makes it anew each time."""
-    return dtype.name
+def _form(dtype: np.dtype[Any]) -> tuple[str, bool, bool]:
+    """Return the name of a dtype, which numpy makes anew each time, whether its numbers are real, and whether arrays stay arrays:
+    orjson writes float32 with the fewest digits that give the same number again."""
+    if dtype.name not in DTYPES:
+        raise TypeError(f"an array of {dtype.name} cannot be recorded")
+    return dtype.name, dtype.kind == "f", dtype.name == "float32"
 
 
-def _shortest(array: np.ndarray[Any, Any]) -> Any:
-    """The fewest digits that give the same number back."""
-    return np.ascontiguousarray(array) if array.dtype == np.float32 else array.tolist()  # orjson writes float32 so
+def _is_finite(values: np.ndarray[Any, Any]) -> bool:
+    """Return whether all numbers are finite. A search for a zero byte takes a third of the time of numpy's `all`."""
+    return 0 not in np.isfinite(values).tobytes()
+
+
+_OTHERS: Mapping[type, Encode] = {
+    **dict.fromkeys(ITSELF, _itself),
+    float: number,
+    tuple: _tuple,
+    list: _list,
+    dict: _map,
+    MappingProxyType: _map,
+    set: _set,
+    frozenset: _set,
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    np.ndarray: array,
+    np.generic: _scalar,
+}
+_EXTENSIBLE = frozenset({np.ndarray, np.generic, bytes})
+_ENCODERS: dict[type, Encode] = {}
+"""Class -> `_encoder_of` it, as far as it was needed."""
+
+
+# --- from JSON ---
+
+
+def _decoded(found: Any, blob: Blob) -> Any:
+    if isinstance(found, list):
+        return tuple([_decoded(part, blob) for part in found])
+    if not isinstance(found, dict):
+        return found
+    name = found.get("~")
+    if name is None:
+        return {key: _decoded(part, blob) for key, part in found.items()}
+    if (kind := RECORDED.get(name)) is not None:
+        return _made(name, kind, found, blob)
+    if name in DTYPES:
+        return _array_of(found)
+    decode = _DECODERS.get(name)
+    if decode is None:
+        raise RfmError(f"{name!r:.60} is no value that this version records")
+    return decode(found, blob)
+
+
+def _made(name: str, kind: Any, found: Mapping[str, Any], blob: Blob) -> Any:
+    if issubclass(kind, enum.Enum):
+        if found["member"] not in kind.__members__:
+            raise RfmError(f"{name} has no member {found['member']!r:.60} in this version")
+        return kind[found["member"]]
+    fields = field_names(kind)
+    check_fields(name, fields, found)
+    values = {field: _decoded(found[field], blob) for field in fields}
+    if issubclass(kind, tuple):
+        return kind(**values)
+    made = object.__new__(kind)  # what its constructor checks was checked when it was recorded
+    for field, part in values.items():
+        object.__setattr__(made, field, part)
+    return made
+
+
+def check_fields(name: str, fields: tuple[str, ...], found: Mapping[str, Any]) -> None:
+    """Raises: `RfmError` when a value of a recording has other fields than its class has in this version."""
+    names = found.keys() - {"~"}
+    if names != set(fields):
+        unknown, missing = sorted(names - set(fields)), sorted(set(fields) - names)
+        parts = [f"has {', '.join(unknown)}, which this version does not know"] if unknown else []
+        parts += [f"lacks {', '.join(missing)}"] if missing else []
+        raise RfmError(f"{name} as it was recorded {' and '.join(parts)}")
+
+
+def _container_of(found: Mapping[str, Any], blob: Blob) -> Any:
+    return CONTAINERS[found["~"]](_decoded(part, blob) for part in found["items"])
+
+
+def _map_of(found: Mapping[str, Any], blob: Blob) -> dict[Any, Any]:
+    return {_decoded(key, blob): _decoded(part, blob) for key, part in found["items"]}
+
+
+def _float_of(found: Mapping[str, Any], blob: Blob) -> float:
+    return float(found["is"])
+
+
+def _bytes_of(found: Mapping[str, Any], blob: Blob) -> bytes:
+    return base64.b64decode(found["base64"]) if "base64" in found else blob(found["sha256"]) or b""
+
+
+def _scalar_of(found: Mapping[str, Any], blob: Blob) -> Any:
+    return _array_of(found["of"])[0]
 
 
 def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -436,3 +297,12 @@ def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     if math.prod(found["shape"]):
         raise ValueError("an array without its numbers")
     return np.zeros(found["shape"], dtype)
+
+
+_DECODERS: Mapping[str, Callable[[Mapping[str, Any], Blob], Any]] = {
+    **dict.fromkeys(CONTAINERS, _container_of),
+    "dict": _map_of,
+    "float": _float_of,
+    "bytes": _bytes_of,
+    "scalar": _scalar_of,
+}

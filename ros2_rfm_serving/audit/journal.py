@@ -1,7 +1,10 @@
 """What one writer notes while somebody listens: chains of records, in pages.
 
     journal = Journal("robot/push_1", "robot", send=publish, stamp_s=ros_time_s, draw=random_run)
-    journal.describes(made_of=lambda: codec.plain(config), whole=lambda: codec.whole(brain))
+    journal.describes(
+        begin=lambda: {"config": codec.plain(config)},
+        snapshot=lambda: {"config": codec.plain(config), "state": codec.plain(core.snapshot())},
+    )
     journal.listeners(count, now_s)                  # whenever that was looked at
     if journal.on: journal.note("tick", now_s, describe, tick)
     journal.tend(now_s)                              # after whatever happened, and every PAGE_PERIOD_S; never within a decision
@@ -16,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, Chain, Page
+from ros2_rfm_serving.audit.chain import BEGIN, COULD_NOT_GO_ON, SNAPSHOT, Chain, Page, format_of
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 from ros2_rfm_serving.audit.versions import versions
@@ -29,10 +32,12 @@ RETRY_S = 1.0
 SPREAD_S = 0.5
 """Writers that hear of a listener together begin within this: a snapshot takes milliseconds."""
 MAX_PAGE_BYTES = 256 * 1024
+MAX_DEFERRED = 64
+"""Records whose encoding waits for the next page, at most: those of a page at 250 per second."""
 NOBODY_LISTENS = "nobody listens"
 PROCESS_ENDS = "the end of the process"
 
-Describe = Callable[..., Mapping[str, Any]]
+Describe = Callable[..., Mapping[str, Any] | bytes]
 
 
 class Journal:
@@ -58,17 +63,20 @@ class Journal:
         self.records = 0
         """Noted since the start."""
         self._role, self._send, self._stamp_s, self._draw = role, send, stamp_s, draw
-        self._made_of: Callable[[], Any] = lambda: None
-        self._whole: Callable[[], Any] = lambda: None
+        self._format = format_of(writer)
+        self._begin_body: Callable[[], Mapping[str, Any]] = dict
+        self._snapshot_body: Callable[[], Mapping[str, Any]] = dict
         self._chain: Chain | None = None
+        self._deferred: list[tuple[str, float, Describe, tuple[Any, ...]]] = []
         self._after: dict[str, Any] | None = None
         self._listeners = 0
         self._begins_s = self._page_s = self._seal_s = self._snapshot_s = math.inf
         self._joined = False
 
-    def describes(self, *, made_of: Callable[[], Any], whole: Callable[[], Any]) -> None:
-        """made_of: what the brain was constructed with. whole: all that it holds, for replay to begin with. Both for JSON."""
-        self._made_of, self._whole = made_of, whole
+    def describes(self, *, begin: Callable[[], Mapping[str, Any]], snapshot: Callable[[], Mapping[str, Any]]) -> None:
+        """begin: further keys of a chain's first record, such as the configuration of the core. snapshot: keys of a snapshot, from
+        which a replay can begin: the whole state of the core. Both for JSON."""
+        self._begin_body, self._snapshot_body = begin, snapshot
 
     # --- who listens ---
 
@@ -106,8 +114,8 @@ class Journal:
     # --- what happens ---
 
     def note(self, kind: str, now_s: float, describe: Describe, *args: Any, urgent: bool = False) -> None:
-        """`describe(*args)`: what the record says, in JSON's terms and arrays; not called while nobody listens. urgent: somebody
-        will ask about it."""
+        """Append a record. `describe(*args)`: its keys, for JSON, or as JSON; it is not called while nobody listens. urgent: a page
+        is sent at once."""
         if self._chain is not None:
             try:
                 self._note(kind, now_s, describe(*args))
@@ -115,6 +123,14 @@ class Journal:
                 self._failed(error, now_s)
             else:
                 self._page_s = now_s if urgent else self._page_s
+
+    def defer(self, kind: str, now_s: float, describe: Describe, *args: Any) -> None:
+        """Append a record as `note` does, but call `describe` later, before any other record and every page: encoding does not
+        delay what is decided. Nothing may change the arguments meanwhile."""
+        if self._chain is not None:
+            self._deferred.append((kind, now_s, describe, args))
+            if len(self._deferred) >= MAX_DEFERRED:
+                self._guarded(now_s, self._write_deferred)
 
     def tend(self, now_s: float) -> None:
         """Pages, seals and snapshots whose time has come. Between two decisions alone: a snapshot is of what is decided."""
@@ -124,6 +140,7 @@ class Journal:
     def _tend(self, now_s: float) -> None:
         if self._chain is None:
             self._begin(now_s)
+        self._write_deferred()
         if self._joined or now_s >= self._snapshot_s:
             self._snapshot("listener" if self._joined else "period", now_s)
         if now_s >= self._seal_s:
@@ -134,17 +151,24 @@ class Journal:
 
     def _begin(self, now_s: float) -> None:
         self._chain, self._begins_s = Chain(self.writer, self._draw()), math.inf
-        begun = {"role": self._role, "stamp": self._stamp_s(), "versions": versions(), "made_of": self._made_of()}
-        self._note("begin", now_s, {**begun, "after": self._after})
+        begun = {"role": self._role, "format": self._format, "stamp": self._stamp_s(), "versions": versions()}
+        self._note(BEGIN, now_s, {**begun, **self._begin_body(), "after": self._after})
         self._snapshot("begin", now_s)
         self._seal_s, self.on = now_s + SEAL_PERIOD_S, True
 
     def _snapshot(self, why: str, now_s: float) -> None:
-        self._note("snapshot", now_s, {"why": why, "brain": self._whole()})
+        self._note(SNAPSHOT, now_s, {"why": why, "format": self._format, **self._snapshot_body()})
         self._snapshot_s, self._joined = now_s + SNAPSHOT_PERIOD_S, False
 
-    def _note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
+    def _write_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for kind, at_s, describe, args in deferred:
+            self._note(kind, at_s, describe(*args))
+
+    def _note(self, kind: str, now_s: float, body: Mapping[str, Any] | bytes) -> None:
         assert self._chain is not None
+        if self._deferred:
+            self._write_deferred()
         self._chain.note(kind, now_s, body)
         self.records += 1
         if self._chain.size >= MAX_PAGE_BYTES:
@@ -165,6 +189,7 @@ class Journal:
 
     def _close(self, now_s: float, why: str) -> None:
         assert self._chain is not None
+        self._write_deferred()
         self._seal(now_s, closed=True, why=why)
         self._page(now_s)
         self._forget(why)
@@ -185,6 +210,7 @@ class Journal:
 
     def _failed(self, error: Exception, now_s: float) -> None:
         self.failures += 1
+        self._deferred.clear()
         self.problem = f"{type(error).__name__}: {error}"[:200]
         why = f"{COULD_NOT_GO_ON}: {self.problem}"
         try:

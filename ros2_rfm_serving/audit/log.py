@@ -12,15 +12,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.chain import Page, check_format, records
 from ros2_rfm_serving.audit.runs import Run, RunLog
 from ros2_rfm_serving.errors import RfmError
 
 ROBOT, SERVER, SCHEDULER = "robot/", "server/", "scheduler"
-FREQUENT = frozenset({"tick", "call", "request", "batch", "reply", "snapshot"})
-"""Kinds of which there are thousands: kept where somebody looks."""
-MILESTONES = frozenset({"start", "finish", "cancel", "pause", "resume", "abort", "server_lost", "session_opened", "reconfigure"})
-"""Calls of a robot that are asked for long after: kept as transitions are."""
+FREQUENT = frozenset({"tick", "event", "call", "request", "batch", "reply", "snapshot"})
+"""Kinds with thousands of records, which are kept within the windows that somebody asks for."""
+MILESTONES = frozenset(
+    {
+        "TaskStarted",
+        "TaskFinished",
+        "TaskCanceled",
+        "PauseRequested",
+        "ResumeRequested",
+        "AbortRequested",
+        "ServerLost",
+        "SessionOpened",
+        "ConfigurationChanged",
+    }
+)
+"""Events of a robot that somebody asks about long after: they are kept, as transitions are."""
+DROPPED = frozenset({"t", "kind", "hash", "brain", "state"})
+"""Keys of a record that an entry has as fields, or that fill the memory: the state of a core."""
 Windows = Iterable[tuple[float, float]]
 """ROS time, s."""
 
@@ -52,7 +66,10 @@ class AuditLog:
     """Entries of every writer in the order in which it wrote them."""
 
     def __init__(self, pages: Iterable[Page], windows: Windows | None = None) -> None:
-        """windows: of frequent kinds only what is in one of them; None: all. Pages that hold no records stand in `damaged`."""
+        """windows: of frequent kinds only what is in one of them; None: all. Pages that hold no records stand in `damaged`.
+
+        Raises: `RfmError` for a recording of another format.
+        """
         self.by_writer: dict[str, list[Entry]] = defaultdict(list)
         self.damaged: list[str] = []
         self._windows = None if windows is None else _joined(windows)
@@ -71,18 +88,18 @@ class AuditLog:
         self.requests, self.replies = _asked(self), _answered(self)
 
     def _is_wanted(self, entry: Entry) -> bool:
-        if self._windows is None or entry.kind not in FREQUENT or str(entry.body.get("do")) in MILESTONES:
+        if self._windows is None or entry.kind not in FREQUENT or event_name(entry) in MILESTONES:
             return True
-        if entry.body.get("do") == "follow" and self._is_another_schedule(entry):
+        if event_name(entry) == "ScheduleReceived" and self._is_another_schedule(entry):
             return True
         at = bisect_right(self._windows, (entry.stamp_s, math.inf)) - 1
         return at >= 0 and entry.stamp_s <= self._windows[at][1]
 
-    def _is_another_schedule(self, follow: Entry) -> bool:
+    def _is_another_schedule(self, received: Entry) -> bool:
         """A schedule is repeated every two seconds: the first of each is kept, also of those that are long in force, and so is the
         first that was judged otherwise, such as one that was refused at first and is followed now."""
-        schedule, writer = mapping(mapping(follow.body.get("args")).get("schedule")), (follow.writer, follow.run)
-        named = str(schedule.get("scheduler")), str(schedule.get("epoch")), str(follow.body.get("result"))
+        schedule, writer = mapping(event_of(received).get("schedule")), (received.writer, received.run)
+        named = str(schedule.get("scheduler")), str(schedule.get("epoch")), str(received.body.get("result"))
         known, self._followed[writer] = self._followed.get(writer), named
         return named != known
 
@@ -156,6 +173,16 @@ def keys_in(entry: Entry) -> tuple[Key, ...]:
     return (key_of(found),) if isinstance(found, Mapping) else ()
 
 
+def event_of(entry: Entry) -> Mapping[str, Any]:
+    """Return the event of a robot that a record has, as it was recorded. Empty: it has none."""
+    return mapping(entry.body.get("event"))
+
+
+def event_name(entry: Entry) -> str:
+    """Return the name of the event that a record has. Empty: it has none."""
+    return str(event_of(entry).get("~", ""))
+
+
 def key_of(found: Any, robot: str = "") -> Key:
     """Of anything that names a request. `robot`: where it does not say whose. Without a name or number: empty, and -1."""
     told = mapping(found)
@@ -188,7 +215,7 @@ def real(found: Any) -> float:
 
 
 def _entries(pages: Iterable[Page], damaged: list[str]) -> Iterator[Entry]:
-    """One page at a time: a long recording does not fit into memory."""
+    """Read one page at a time, as a long recording does not fit into memory. Raises: `RfmError` for one of another format."""
     clocks: dict[tuple[str, int], _Clock] = {}
     for page in pages:
         clock = clocks.setdefault((page.writer, page.run), _Clock(page.writer, page.run))
@@ -198,6 +225,7 @@ def _entries(pages: Iterable[Page], damaged: list[str]) -> Iterator[Entry]:
             damaged.append(str(error))
             continue
         for record in found:
+            check_format(page.writer, record)
             yield from clock.stamped(record)
     for clock in clocks.values():
         yield from clock.rest()
@@ -226,7 +254,7 @@ class _Clock:
 
     def _entry(self, record: dict[str, Any]) -> Entry:
         t_s = real(record.get("t"))
-        body = {name: value for name, value in record.items() if name not in ("t", "kind", "hash", "brain")}
+        body = {name: value for name, value in record.items() if name not in DROPPED}
         return Entry(self._writer, self._run, t_s + self._offset_s, t_s, str(record.get("kind", "")), body)
 
 
@@ -244,12 +272,12 @@ def _answered(log: AuditLog) -> dict[Key, Entry]:
     """Request -> when its answer reached the robot: the first, which counts."""
     found: dict[Key, Entry] = {}
     for robot in log.robots:
-        for entry in log.of(ROBOT + robot, "call"):
-            if entry.body.get("do") == "reply":
+        for entry in log.of(ROBOT + robot, "event"):
+            if event_name(entry) == "ReplyReceived":
                 found.setdefault(key_of(reply_of(entry).get("id"), robot), entry)
     return found
 
 
 def reply_of(entry: Entry) -> Mapping[str, Any]:
-    """What a robot was answered, as it was recorded."""
-    return mapping(mapping(entry.body.get("args")).get("reply"))
+    """Return the reply that a robot received, as it was recorded."""
+    return mapping(event_of(entry).get("reply"))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ros2_rfm_serving.audit.chain import CLOSED, SEALED, SIGNED, Page, records, why_broken
-from ros2_rfm_serving.audit.compare import Difference, first_difference
+from ros2_rfm_serving.audit.chain import BEGIN, CLOSED, SEALED, SIGNED, SNAPSHOT, Page, format_problem, records, why_broken
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
 
-SNAPSHOT, BEGIN, PERSON = "snapshot", "begin", "person"
+PERSON = "person"
 MAX_REASONS = 8
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
 """What records raise that nobody wrote so."""
@@ -22,23 +21,88 @@ ANSWERS = frozenset({"command", "result", "raised"})
 """Keys of records that are the brain's, whatever it answers when it decides once more."""
 
 
+ABSENT = "(nothing)"
+"""What stands for a key or an element that one side lacks."""
+
+
+class Difference(NamedTuple):
+    field: str
+    """A path into the record, such as `why.chunk.sequence`."""
+    recorded: Any
+    replayed: Any
+
+
+def first_difference(recorded: Any, replayed: Any) -> Difference | None:
+    """Return where two things that were recorded first differ; None: they are the same.
+
+    Of objects that have numbers (servers') their content counts, and neither their number nor whether two places share one.
+    """
+    if recorded == replayed:  # the rule, and quick
+        return None
+    found = _Comparison(recorded, replayed)
+    return next(found.differences("", recorded, replayed), None)
+
+
+class _Comparison:
+    def __init__(self, recorded: Any, replayed: Any) -> None:
+        self._sides = dict(_numbered(recorded)), dict(_numbered(replayed))
+        self._seen: set[tuple[int, int]] = set()
+        """Pairs of numbered objects that were compared, or are."""
+
+    def differences(self, path: str, one: Any, other: Any) -> Iterator[Difference]:
+        one, other = _resolved(one, self._sides[0]), _resolved(other, self._sides[1])
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from self._maps(path, one, other)
+        elif isinstance(one, list) and isinstance(other, list):
+            for index in range(max(len(one), len(other))):
+                left, right = (side[index] if index < len(side) else ABSENT for side in (one, other))
+                yield from self.differences(f"{path}[{index}]", left, right)
+        elif one != other or type(one) is not type(other):
+            yield Difference(path or "value", one, other)
+
+    def _maps(self, path: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
+        pair = one.get("@", -1), other.get("@", -1)
+        if min(pair) >= 0:
+            if pair in self._seen:
+                return
+            self._seen.add(pair)
+        for key in {**one, **other}:
+            if key != "@":
+                yield from self.differences(f"{path}.{key}".lstrip("."), one.get(key, ABSENT), other.get(key, ABSENT))
+
+
+def _numbered(value: Any) -> Iterator[tuple[int, Any]]:
+    """Every object with a number; iteratively, as a whole brain is deep."""
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            if "@" in one and one.get("~") != "@":
+                yield one["@"], one
+            todo += one.values()
+        elif isinstance(one, list):
+            todo += one
+
+
+def _resolved(value: Any, numbered: dict[int, Any]) -> Any:
+    return numbered.get(value["@"], value) if isinstance(value, dict) and value.get("~") == "@" else value
+
+
 class Replayer(Protocol):
     """One brain. What raises counts as a difference, unless it is an `RfmError`: then this record cannot be replayed at all."""
 
-    def restore(self, brain: Any) -> Mapping[str, Any] | None:
-        """As the snapshot says; returns those keys of it that were decided once more, as what led to them stands in it, too.
-        Raises: `RfmError` when this version cannot."""
+    def restore(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Continue from a snapshot record. Return those keys of its `state` that were decided again, as their inputs stand in it.
+
+        Raises: `RfmError` when this version cannot.
+        """
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """Decides as the record says that it was told; returns those keys of the record that it answers, in JSON's terms and
         arrays. Empty: a record of a kind that is none of its inputs."""
 
-    def whole(self) -> Any:
-        """For comparing with a snapshot."""
-
-    def rewritten(self, brain: Any) -> Any:
-        """A snapshot as this version would have recorded it: one of a version before may lack what has come since, or have what is
-        gone. Raises: `RfmError`."""
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return the keys of a snapshot that describe the core, for a comparison with a recorded one."""
 
 
 @dataclass
@@ -97,6 +161,9 @@ class Replay:
         self._next = number + 1
         self._note_break(record)
         self._stamp_s = record["stamp"] - now_s if isinstance(record.get("stamp"), (int, float)) else self._stamp_s
+        if problem := format_problem(self.result.writer, record):
+            self._refuse(problem)
+            return
         if kind == BEGIN:
             self._note_versions(record)
         elif kind == SNAPSHOT:
@@ -125,14 +192,12 @@ class Replay:
     def _snapshot(self, record: Mapping[str, Any]) -> None:
         if self._replayer is not None:
             self.result.snapshots += 1
-            recorded, replayed = record.get("brain"), _as_read(self._replayer.whole())
-            if first_difference(recorded, replayed) is not None:
-                recorded = self._rewritten(self._replayer, recorded)
-            self._compare(record, recorded, replayed)
+            replayed = _as_read(self._replayer.snapshot())
+            self._compare(record, {key: record.get(key) for key in replayed}, replayed)
             return
         replayer = self._make()
         try:
-            answers = replayer.restore(record.get("brain"))
+            answers = replayer.restore(record)
         except RfmError as error:
             self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {error}")
             return
@@ -140,19 +205,13 @@ class Replay:
         self._say_notes()
         if answers:
             self.result.decisions += 1
-            self._compare(record, {key: record["brain"].get(key) for key in answers}, _as_read(answers))
-
-    def _rewritten(self, replayer: Replayer, recorded: Any) -> Any:
-        try:
-            return _as_read(replayer.rewritten(recorded))
-        except RfmError:
-            return recorded
+            self._compare(record, {key: record["state"].get(key) for key in answers}, _as_read(answers))
 
     def _compare(self, record: Mapping[str, Any], recorded: Any, replayed: Any) -> None:
         self.result.difference = first_difference(recorded, replayed)
         if self.result.difference is not None:
             stamp = {} if self._stamp_s is None else {"stamp_s": self._stamp_s + record["t"]}
-            self.result.at = {**{key: record[key] for key in ("n", "t", "kind", "do") if key in record}, **stamp}
+            self.result.at = {**{key: record[key] for key in ("n", "t", "kind") if key in record}, **_what(record), **stamp}
 
     def _lose(self, why: str) -> None:
         self._replayer = None
@@ -186,6 +245,12 @@ class Replay:
         if self._replayer is not None and self._last_s is not None:
             self.result.seconds += max(0.0, now_s - self._last_s)
         self._last_s = now_s
+
+
+def _what(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record is about: the name of an event, or the call of a server."""
+    event = record.get("event")
+    return {"event": event.get("~")} if isinstance(event, dict) else {"do": record["do"]} if "do" in record else {}
 
 
 class ChainReplay(Protocol):

@@ -93,7 +93,7 @@ class RunLog:
         if kind == CLOSED:
             found.closed = str(body.get("why") or "no reason was recorded")
         elif kind == "begin":
-            found.after, found.scheduler = _whole(body.get("after"), "run"), _whole(body.get("made_of"), "scheduler")
+            found.after, found.scheduler = _whole(body.get("after"), "run"), _whole(body, "scheduler")
 
     def by_writer(self) -> dict[str, list[Run]]:
         """By time; `process` counts from 1."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, key_of, mapping, real, several
+from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, event_name, event_of, key_of, mapping, real, several
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
 from ros2_rfm_serving.types import SAFETY, RobotState, TaskOutcome, TaskPhase
 
@@ -19,8 +19,17 @@ EXECUTES = frozenset({"row", "part"})
 ROUNDING = 1e-3
 """Of recorded numbers."""
 STILL = frozenset({TaskPhase.IDLE.name, TaskPhase.RESETTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name})
-BRINGS_NEWS = frozenset({"server_seen", "server_loads", "server_alive", "stop_command", "stop_trajectory", "count"})
-"""Calls that leave what was asked as it is."""
+LEAVES_REQUESTS = frozenset(
+    {
+        "ServerStatusReceived",
+        "ServerLoadingReceived",
+        "ServerProcessSeen",
+        "StopRequested",
+        "TrajectoryStopRequested",
+        "CountsAdded",
+    }
+)
+"""Events that leave the requests in flight as they are."""
 AGE, SESSION, CHUNK, RESET, LIMITS, STANDING, TABLE, RAISED, FLIGHT, PASSED = RULES = (
     "no action older than max_action_age_s",
     "no reply counts that was not asked for",
@@ -106,12 +115,12 @@ class _Watch:
 
     def see(self, entry: Entry, following: Entry | None) -> None:
         if entry.kind == "begin":
-            self._configure(mapping(mapping(entry.body.get("made_of")).get("config")))
+            self._configure(mapping(entry.body.get("config")))
         elif entry.kind == "tick":
             self._ask(RAISED, entry, "raised" not in entry.body, str(entry.body.get("raised")))
             self._tick(entry, following)
-        elif entry.kind == "call":
-            self._call(entry)
+        elif entry.kind == "event":
+            self._event(entry)
         elif entry.kind == "transition":
             self._change(entry)
 
@@ -125,23 +134,23 @@ class _Watch:
         self._timeout_s = real(link.get("request_timeout_s", 0.0)) if is_told else 0.0
         self._safe_words = several(mapping(policy.get("safe_words")).get("items")) if SAFETY in fallbacks else None
 
-    def _call(self, entry: Entry) -> None:
-        do, args = str(entry.body.get("do")), mapping(entry.body.get("args"))
-        if do == "reconfigure":
-            self._configure(mapping(args.get("config")))
-        elif do == "session_opened":
-            self._sessions.add((str(args.get("component")), mapping(args.get("grant")).get("session_epoch", -1)))
-        elif do in ("reset_begins", "reset_done"):
-            self._resets = do == "reset_begins"
-        elif do == "cancel" and mapping(args.get("outcome")).get("member") == TaskOutcome.SHUTDOWN.name:
-            self._resets = False  # who is deactivated does not wait: when the reset is over, no brain is told
-        elif do in ("start", "pause"):
+    def _event(self, entry: Entry) -> None:
+        name, event = event_name(entry), event_of(entry)
+        if name == "ConfigurationChanged":
+            self._configure(mapping(event.get("config")))
+        elif name == "SessionOpened":
+            self._sessions.add((str(event.get("component")), mapping(event.get("grant")).get("session_epoch", -1)))
+        elif name in ("ResetStarted", "ResetFinished"):
+            self._resets = name == "ResetStarted"
+        elif name == "TaskCanceled" and mapping(event.get("outcome")).get("member") == TaskOutcome.SHUTDOWN.name:
+            self._resets = False  # a robot that is deactivated does not wait for the end of the reset
+        elif name in ("TaskStarted", "PauseRequested"):
             self._word = ""
-        elif do == "follow":
-            self._follow(several(mapping(args.get("schedule")).get("routes")))
-        elif do == "reply" and entry.body.get("result") is True:
-            self._reply(entry, mapping(args.get("reply")))
-        if do not in BRINGS_NEWS:
+        elif name == "ScheduleReceived":
+            self._follow(several(mapping(event.get("schedule")).get("routes")))
+        elif name == "ReplyReceived" and entry.body.get("result") is True:
+            self._reply(entry, mapping(event.get("reply")))
+        if name not in LEAVES_REQUESTS:
             self._land()
 
     def _follow(self, routes: Iterable[Any]) -> None:

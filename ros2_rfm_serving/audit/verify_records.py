@@ -255,9 +255,9 @@ class Compared:
         robot.note(run, int(record["n"]), time_ns)
         if kind == "tick" and record.get("command") is not None:
             robot.period(time_ns, _packed(codec.value(record["command"])))
-        elif kind == "call" and record["do"] == "stop_command" and record.get("result") is not None:
+        elif kind == "event" and record["event"]["~"] == "StopRequested" and record.get("result") is not None:
             robot.period(time_ns, _packed(codec.value(record["result"])))
-        elif kind == "call" and record["do"] == "reply" and "chunk_model" in (reply := record["args"]["reply"]):
+        elif kind == "event" and record["event"]["~"] == "ReplyReceived" and "chunk_model" in (reply := record["event"]["reply"]):
             chunk = digest_of(codec.value(reply["chunk_model"]), codec.value(reply["chunk_robot"]))
             self._answers.of(_id(reply["id"]), time_ns).said[ROBOT] = chunk
         robot.settle(time_ns - EARLY_NS)

@@ -42,7 +42,6 @@ class Row:
         is_paused="paused",
     )
     """All but the request, which is that of the batch with the same number."""
-    ADDED: ClassVar = ("num_before", "num_after")
 
     waiting: Waiting
     moved_s: float
@@ -95,7 +94,6 @@ class Flight:
         last_advanced="advanced",
     )
     """All but the rows; capacity and promised rows follow from the server's limits and sessions."""
-    ADDED: ClassVar = ("num_steps", "promised", "num_whole", "was_whole", "num_alike", "scatter")
 
     capacity: int
     """Rows for which the engine has room."""

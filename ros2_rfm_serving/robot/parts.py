@@ -54,10 +54,6 @@ class RobotParts:
         merged_at_s="_merged",
     )
     """All but the task, which has a state while there is one."""
-    ADDED: ClassVar = ("_planner",)
-    """Attributes that older recordings lack."""
-    _planner: TrajectoryPlanner | None = None
-    """Of a controller that executes trajectories."""
 
     def __init__(self, config: RobotConfig) -> None:
         """Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""

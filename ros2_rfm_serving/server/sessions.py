@@ -67,8 +67,6 @@ class Session:
         last_request_s="heard_s",
     )
     """All but the quota, which outlives the session."""
-    ADDED: ClassVar = ("num_steps",)
-    """That nobody could ask for in older recordings: there it has its default."""
 
     key: SessionKey
     epoch: int

@@ -17,8 +17,8 @@ FOLDERS = ("ros2_rfm_serving", "lab", "test", "scripts", "examples", "launch")
 UNCHECKED = ("launch",)
 """Folders that mypy is not given: their name is that of a library that they import."""
 OWN = Path("scripts/rename")
-RECORDED_ROOMS = ("types", "robot", "server", "dispatch", "scheduler", "profiles", "factory", "engines")
-"""Rooms of `audit/codec.py`; of `engines`, `engines.base` alone."""
+RECORDED_ROOMS = ("types", "server", "dispatch", "profiles", "factory", "engines")
+"""Rooms of `audit/servers/objects.py`; of `engines`, `engines.base` alone."""
 FORMATTED = ("ros2_rfm_serving", "lab", "test", "launch")
 
 
@@ -115,7 +115,7 @@ def _print_entries(table: Table, *, recorded: bool) -> None:
 
 
 def is_recorded(entry: Entry) -> bool:
-    """Return whether recordings of format 1 name it: modules, classes, functions and attributes of the codec's rooms."""
+    """Return whether servers' recordings (format 1) name it: modules, classes, functions and attributes of these rooms."""
     if entry.kind in ("parameter", "constant", "text") or entry.room not in RECORDED_ROOMS:
         return False
     return entry.room != "engines" or entry.old.startswith("ros2_rfm_serving.engines.base")

@@ -74,7 +74,7 @@ def test_a_real_robot_decides_again_what_it_decided(rig: AuditRig) -> None:
     assert [flaw.writer for flaw in found.flaws] == ["recorder/"], "nobody recorded; else there is no flaw"
     assert found.chains[0].closed and found.chains[0].begins == 0
     records = all_records(pages)
-    assert {"begin", "snapshot", "tick", "call", "transition", "person", "closed"} <= {record["kind"] for record in records}
+    assert {"begin", "snapshot", "tick", "event", "transition", "person", "closed"} <= {record["kind"] for record in records}
     people = [(record["what"], record["done"]) for record in records if record["kind"] == "person"]
     assert people == [("pause", True), ("resume", True)]
     whys = ticks(pages)
@@ -114,12 +114,12 @@ def test_a_journal_that_fails_harms_nobody(rig: AuditRig) -> None:
     pages = rig.listen()
     rig.wait(lambda: pages, "a page")
     (body,) = rig.node._robots
-    body.brain.hat = object()  # what no recording knows: the next snapshot fails
+    body.brain.snapshot = lambda: {"hat": object()}  # what cannot be recorded
     rig.journal.listeners(2, 0.0)
     rig.wait(lambda: rig.journal.failures > 0, "a failure")
     executed = body.brain.task.executed_steps
     rig.wait(lambda: body.brain.task.executed_steps > executed + 10, "actions that go on")
-    del body.brain.hat
+    del body.brain.snapshot
     run = pages[0].run
     rig.wait(lambda: any(page.run != run for page in pages), "another chain")
     rig.wait(lambda: int(rig.values("r1").get("audit_failures", 0)) > 0, "the counter")

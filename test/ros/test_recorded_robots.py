@@ -147,7 +147,7 @@ KINDS: dict[str, tuple[dict[str, Any], Feed]] = {
 class Recorded(NamedTuple):
     """What a recording has of one robot."""
 
-    made_of: dict[str, Any]
+    config: dict[str, Any]
     records: list[dict[str, Any]]
     messages: dict[str, set[str]]
     """Topic below the robot's namespace -> types."""
@@ -162,19 +162,20 @@ class Recorded(NamedTuple):
     def requests(self) -> list[dict[str, Any]]:
         return [request for tick in self.ticks for request in tick["requests"]]
 
+    @property
+    def sensors(self) -> list[dict[str, Any]]:
+        return [tick["event"]["sensors"] for tick in self.ticks if tick["event"]["sensors"]]
+
     def configured(self, name: str) -> Any:
-        return self.made_of["config"].get(name)
+        return self.config.get(name)
 
     def sensed(self, name: str) -> list[Any]:
         """Values of a part of the readings, where it was read."""
-        return [
-            codec.value(tick["sensors"][name]) for tick in self.ticks if tick["sensors"] and tick["sensors"].get(name) is not None
-        ]
+        return [codec.value(found[name]) for found in self.sensors if found.get(name) is not None]
 
     def images(self) -> list[dict[str, Any]]:
         """Images that the requests took along."""
-        found = (tick["sensors"].get("images") for tick in self.ticks if tick["requests"] and tick["sensors"])
-        return [image for images in found for image in images or ()]
+        return [image for found in self.sensors for image in found["images"]]
 
     def cameras(self) -> set[str]:
         return {image["camera"] for image in self.images()}
@@ -185,7 +186,8 @@ class Recorded(NamedTuple):
         return simplejpeg.decode_jpeg(next(blob for blob in blobs if blob is not None))
 
     def replies(self) -> list[dict[str, Any]]:
-        return [one["args"]["reply"] for one in self.records if one["kind"] == "call" and one["do"] == "reply"]
+        events = (one["event"] for one in self.records if one["kind"] == "event")
+        return [event["reply"] for event in events if event["~"] == "ReplyReceived"]
 
 
 TRAJECTORIES, TWIST = {"trajectory_msgs/msg/JointTrajectory"}, {"geometry_msgs/msg/Twist"}
@@ -228,7 +230,7 @@ PROOFS: dict[str, Callable[[Recorded], bool]] = {
     "base": lambda one: one.messages["cmd_vel"] == TWIST and len(one.sensed("state")[-1]) == KINDS["base"][0]["state_size"],
     "mixed_columns": lambda one: any(tick["command"] is not None and codec.value(tick["command"])[1] > 0 for tick in one.ticks),
     "continuous": lambda one: len(one.ticks) > 20 and one.messages["command"] == {"std_msgs/msg/Float64MultiArray"},
-    "timer": lambda one: not any(tick["may_act"] is False for tick in one.ticks),
+    "timer": lambda one: not any(tick["event"]["may_act"] is False for tick in one.ticks),
     "synchronous": lambda one: one.configured("synchronous") is True,
     "appended": lambda one: all(request["prefix_rows"] == 0 for request in one.requests),
     "confidence": lambda one: len(one.replies()) > 2,
@@ -389,14 +391,14 @@ def recorded(bag: Bag, kinds: Sequence[str]) -> dict[str, Recorded]:
         if robot in found:
             found[robot].messages.setdefault(leaf, set()).add(kind)
     for one in found.values():
-        one.made_of.update(one.records[0]["made_of"])
+        one.config.update(one.records[0]["config"])
     return found
 
 
 def seen(bag: Bag) -> set[str]:
     """Return the robots of whose records some name an image that an observation of the recording has."""
     ticks = [(page.writer, record) for page in bag.pages() for record in records(page) if record["kind"] == "tick"]
-    images = [(writer, image["data"]) for writer, tick in ticks for image in (tick["sensors"] or {}).get("images", [])]
+    images = [(writer, image["data"]) for writer, tick in ticks for image in (tick["event"]["sensors"] or {}).get("images", [])]
     return {writer for writer, data in images if "sha256" in data and bag.blob(data["sha256"]) is not None}
 
 
@@ -405,10 +407,10 @@ def test_a_robot_whose_records_have_a_gap_is_named_by_everybody(make_rig: Callab
     rig = make_rig("raw", "no_camera")
     rig.work()
     (body,) = [body for body in rig.node._robots if body.name == "raw"]
-    body.brain.hat = object()  # what no recording knows: the next snapshot fails
+    body.brain.snapshot = lambda: {"hat": object()}  # what cannot be recorded
     body._audit.journal.listeners(5, 0.0)
     rig.wait(lambda: body._audit.journal.failures > 0, "a failure")
-    del body.brain.hat
+    del body.brain.snapshot
     rig.wait(lambda: body._audit.journal.on, "another chain")
     rig.wait(lambda: rig.recorder.told.broken, "the recorder's knowing")
     rig.wait(lambda: "robot/raw" in rig.diagnostics["recorder: recording"].message, "the recorder's warning")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import Bag
-from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, mapping
+from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, event_name, event_of, mapping
 from ros2_rfm_serving.audit.safety import AGE, CHUNK, FLIGHT, LIMITS, RAISED, SESSION, STANDING, chains
 from test.shift.checks import Seen
 from test.soak.faults import KILL, SLOW
@@ -140,10 +140,10 @@ class Checks:
     def _was_abandoned(self, log: AuditLog, key: Key, asked: Entry) -> bool:
         """Counted by its robot: late, timed out; or its episode, its task or its session was over."""
         entries = next(run for run in chains(log.by_writer[asked.writer]) if run[0].run == asked.run)
-        after = [one for one in entries if asked.t_s <= one.t_s <= asked.t_s + GIVEN_UP_S and one.kind in ("call", "transition")]
-        counted = {name for one in after if one.body.get("do") == "count" for name in mapping(one.body.get("args"))}
-        said = {str(one.body.get("do")) for one in after if one.kind == "call"}
-        return bool(counted & GIVEN_UP or said & ENDED)
+        after = [one for one in entries if asked.t_s <= one.t_s <= asked.t_s + GIVEN_UP_S and one.kind in ("event", "transition")]
+        counted = {name for one in after for name in mapping(event_of(one).get("counts"))}
+        ended = {event_name(one) for one in after}
+        return bool(counted & GIVEN_UP or ended & ENDED)
 
     def _befell(self, since_s: float, until_s: float, *whom: str) -> bool:
         """Something that concerns one of them: its process, or its world's; a robot's cut. A clock that was set, a full disk and a
@@ -170,7 +170,7 @@ ASKED = (AGE, CHUNK, FLIGHT, LIMITS, RAISED, SESSION, STANDING)
 """Rules that every recording has something to say about."""
 ANSWERED, UNEXPLAINED = "answered", "UNEXPLAINED"
 GIVEN_UP = {"request_timeout", "late_answer", "stale_episode"}
-ENDED = {"finish", "cancel", "pause", "abort", "server_lost", "reset_begins"}
+ENDED = {"TaskFinished", "TaskCanceled", "PauseRequested", "AbortRequested", "ServerLost", "ResetStarted"}
 
 
 def happened_at(happened: Sequence[Happened], began_s: float) -> list[str]:

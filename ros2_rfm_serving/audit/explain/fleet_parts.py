@@ -7,7 +7,7 @@ import math
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock
 from ros2_rfm_serving.audit.explain.processes import Presence, fate_in, fate_of
-from ros2_rfm_serving.audit.log import ROBOT, SCHEDULER, SERVER, Entry, mapping
+from ros2_rfm_serving.audit.log import ROBOT, SCHEDULER, SERVER, Entry, event_name, event_of, mapping
 from ros2_rfm_serving.types.following import Heard
 
 WORDS_S = 60.0
@@ -35,9 +35,9 @@ def people_part(found: Moment) -> Part:
 
 def schedule_part(found: Moment) -> Part:
     """The schedule that the robot followed, named by its scheduler and epoch, for each scheduler counts its own from 1."""
-    calls = found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "call")
-    follows = [one for one in calls if one.body.get("do") == "follow" and found.own(one) and _was_taken(one)]
-    schedule = mapping(mapping(follows[-1].body.get("args")).get("schedule")) if follows else NONE
+    events = found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "event")
+    follows = [one for one in events if event_name(one) == "ScheduleReceived" and found.own(one) and _was_taken(one)]
+    schedule = mapping(event_of(follows[-1]).get("schedule")) if follows else NONE
     epoch, scheduler = schedule.get("epoch"), schedule.get("scheduler")
     if epoch is None:
         words = "no schedule was recorded around then; a robot goes on with the last that it has"

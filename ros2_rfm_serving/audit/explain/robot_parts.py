@@ -11,16 +11,16 @@ import numpy as np
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment, since
 from ros2_rfm_serving.audit.explain.explanation import Part, Shown, clock, duration
-from ros2_rfm_serving.audit.log import ROBOT, Entry, mapping, real, several
+from ros2_rfm_serving.audit.log import ROBOT, Entry, event_name, event_of, mapping, real, several
 from ros2_rfm_serving.errors import RfmError
 
 
 def state_part(found: Moment) -> Part:
     """Of the robot: its fail-safe state, its task."""
     until_s = found.tick.stamp_s
-    before = [one for one in found.log.within(ROBOT + found.robot, -math.inf, until_s, "transition", "call") if found.own(one)]
+    before = [one for one in found.log.within(ROBOT + found.robot, -math.inf, until_s, "transition", "event") if found.own(one)]
     changed = next((one for one in reversed(before) if one.kind == "transition"), None)
-    task = next((_goal(one).get("task") for one in reversed(before) if one.body.get("do") == "start"), None)
+    task = next((_goal(one).get("task") for one in reversed(before) if event_name(one) == "TaskStarted"), None)
     facts: dict[str, Any] = {}
     lines = []
     if changed is None:
@@ -43,8 +43,7 @@ def state_part(found: Moment) -> Part:
 
 
 def _goal(start: Entry) -> Mapping[str, Any]:
-    found = (start.body.get("args") or NONE).get("goal")
-    return found if isinstance(found, Mapping) else NONE
+    return mapping(event_of(start).get("goal"))
 
 
 def _named(state: Mapping[str, Any]) -> str:
@@ -56,13 +55,13 @@ def _because(body: Mapping[str, Any]) -> str:
 
 
 def sensors_part(found: Moment) -> Part:
-    read = found.tick.body.get("sensors")
+    read = event_of(found.tick).get("sensors")
     if not read:
         return Part(name="sensors", lines=("nothing had been read yet",), known=False)
     age_s = found.tick.t_s - real(read.get("state_s"))
     lines = [f"state of {duration(age_s)} before: {numbers(read.get('state'))}"]
     facts: dict[str, Any] = {"state_age_s": age_s, "state": read.get("state"), "positions": read.get("positions")}
-    if found.sent is not None and (sent := found.sent.body.get("sensors")):
+    if found.sent is not None and (sent := event_of(found.sent).get("sensors")):
         camera_s, skew_s = found.tick.t_s - real(sent.get("images_s")), real(sent.get("skew_s"))
         facts |= {"camera_age_s": camera_s, "skew_s": skew_s, "images": [image._asdict() for image in shown(found)]}
         names = ", ".join(image.camera for image in shown(found)) or "none"
@@ -74,7 +73,7 @@ def sensors_part(found: Moment) -> Part:
 
 def shown(found: Moment) -> tuple[Shown, ...]:
     """Images that the request took along."""
-    images = several(mapping(found.sent.body.get("sensors")).get("images")) if found.sent else []
+    images = several(mapping(event_of(found.sent).get("sensors")).get("images")) if found.sent else []
     digests = ((mapping(image).get("camera"), mapping(mapping(image).get("data")).get("sha256")) for image in images)
     return tuple(Shown(str(camera), str(digest)) for camera, digest in digests if digest)
 
@@ -163,31 +162,46 @@ def _since(found: Moment) -> dict[str, Any]:
 
 
 def events_part(found: Moment, window_s: float = 5.0) -> Part | None:
-    """Calls that change what a robot does, just before. None: nothing of the kind."""
+    """Return the events just before that change what a robot does. None: there is no such event."""
     until_s = found.tick.stamp_s
-    calls = found.log.within(ROBOT + found.robot, until_s - window_s, until_s, "call")
-    told = [one for one in calls if (one.body.get("do") in NOTABLE or one.body.get("raised")) and found.own(one)]
+    events = found.log.within(ROBOT + found.robot, until_s - window_s, until_s, "event")
+    notable = [one for one in events if (event_name(one) in NOTABLE or one.body.get("raised")) and found.own(one)]
     missing = found.missing(until_s - window_s)
-    if not (told or missing):
+    if not (notable or missing):
         return None
-    lines = tuple(f"{clock(one.stamp_s)} {one.body['do']}{_told(one.body.get('args') or NONE)}" for one in told[-8:])
+    lines = tuple(f"{clock(one.stamp_s)} {NOTABLE.get(event_name(one), event_name(one))}{_details(one)}" for one in notable[-8:])
     lines += (f"{missing} of its records of these {window_s:.0f} s are missing",) * bool(missing)
     facts: dict[str, Any] = {"missing": missing}
-    facts["calls"] = [{"stamp_s": one.stamp_s, "do": one.body["do"], "args": one.body.get("args")} for one in told]
+    facts["events"] = [{"stamp_s": one.stamp_s, "event": event_of(one)} for one in notable]
     return Part(name="events", lines=lines, facts=facts)
 
 
-NOTABLE = frozenset(
-    {
-        *("server_lost", "session_opened", "session_refused", "pause", "resume", "abort", "cancel", "finish", "start"),
-        *("reconfigure", "reset_begins", "reset_done", "stop_command", "stop_trajectory", "count"),
-    }
-)
+NOTABLE: Mapping[str, str] = {
+    "ServerLost": "server lost",
+    "SessionOpened": "session opened",
+    "SessionRefused": "session refused",
+    "PauseRequested": "pause",
+    "ResumeRequested": "resume",
+    "AbortRequested": "abort",
+    "TaskCanceled": "task canceled",
+    "TaskFinished": "task finished",
+    "TaskStarted": "task started",
+    "ConfigurationChanged": "configuration changed",
+    "ResetStarted": "reset started",
+    "ResetFinished": "reset finished",
+    "StopRequested": "stop command",
+    "TrajectoryStopRequested": "stop of the trajectory",
+    "CountsAdded": "counted",
+}
+"""Events that an explanation lists, and what it calls them."""
 
 
-def _told(args: Mapping[str, Any]) -> str:
-    words = [f"{name} {value}" for name, value in args.items() if isinstance(value, (str, int, float)) and value != ""]
-    return f" ({', '.join(words)})" if words else ""
+def _details(entry: Entry) -> str:
+    event = event_of(entry)
+    values = event if event_name(entry) != "CountsAdded" else mapping(event.get("counts"))
+    details = [f"{name} {value}" for name, value in values.items() if isinstance(value, (str, int, float)) and value != ""]
+    details = [one for one in details if not one.startswith("~ ")]
+    return f" ({', '.join(details)})" if details else ""
 
 
 def array(found: Any) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.chain import Page, check_format, records
 from ros2_rfm_serving.audit.export.clock import SLOWEST_PERIODS, is_too_slow, on_clock
 from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
@@ -64,6 +64,7 @@ class Story:
             self.skipped.frames["of damaged pages of the audit log"] += 1
             return
         for record in found:
+            check_format(page.writer, record)
             try:
                 yield from self._take(record)
             except (AttributeError, LookupError, TypeError, ValueError, RfmError):
@@ -74,9 +75,9 @@ class Story:
             self.offset_s = record["stamp"] - record["t"]
         kind = record["kind"]
         if kind == "begin":
-            self._begin(record.get("made_of"))
+            self._begin(record.get("config"))
         elif kind == "snapshot" and not self.state:
-            self.state = _told_state(record["brain"])
+            self.state = _state_of(record["state"])
         elif kind == "closed":
             yield from filter(None, [self.end()])
         elif kind == "transition":
@@ -86,10 +87,10 @@ class Story:
         elif kind == "tick":
             yield from self._tick(record)
 
-    def _begin(self, made_of: Any) -> None:
-        self.names = tuple(_inside(made_of, "action_names") or ())
-        self.rate_hz = float(_inside(made_of, "control_rate_hz") or self.rate_hz)
-        types = _inside(made_of, "command_types") or [_inside(made_of, "command_type")] * len(self.names)
+    def _begin(self, config: Any) -> None:
+        self.names = tuple(_inside(config, "action_names") or ())
+        self.rate_hz = float(_inside(config, "control_rate_hz") or self.rate_hz)
+        types = _inside(config, "command_types") or [_inside(config, "command_type")] * len(self.names)
         self.is_delta = tuple(isinstance(kind, Mapping) and kind.get("member") == "DELTA" for kind in types)
 
     def _tick(self, record: Mapping[str, Any]) -> Iterator[Episode]:
@@ -98,7 +99,7 @@ class Story:
             if request["component"] == SYSTEM1:
                 yield from self._episode(request["episode"])
                 self.instruction = request["instruction"]
-            self._look(record["sensors"], required=request["component"] == SYSTEM1)
+            self._look(record["event"]["sensors"], required=request["component"] == SYSTEM1)
         if "chunk" in why:
             yield from self._episode(why["chunk"]["episode"])
         if record.get("command") is not None and self.state.get("phase", "EXECUTING").upper() in AT_WORK:
@@ -135,7 +136,7 @@ class Story:
         chosen = why.get("by") in ("row", "part")
         return Frame(
             t_s=record["t"],
-            state=np.asarray(codec.value(record["sensors"]["state"]), np.float32),
+            state=np.asarray(codec.value(record["event"]["sensors"]["state"]), np.float32),
             images=self.images,
             camera_age_s=record["t"] - self.images_s,
             action=np.asarray(codec.value(record["command"]), np.float32),
@@ -199,10 +200,10 @@ def _sizes(images: tuple[EncodedImage, ...]) -> tuple[tuple[int, ...], ...]:
         return ()
 
 
-def _told_state(brain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a robot was about when its recording began, as a transition has it."""
-    phase = brain["task"]["phase"]["member"] if brain["task"] else "IDLE"
-    return {"state": brain["_failsafe"]["state"]["member"], "phase": phase, "paused": brain["paused"]}
+def _state_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of a robot in a snapshot, as a transition has it."""
+    phase = state["task"]["phase"]["member"] if state["task"] else "IDLE"
+    return {"state": state["failsafe"]["state"]["member"], "phase": phase, "paused": state["paused"]}
 
 
 def _names(names: tuple[str, ...], size: int) -> tuple[str, ...]:

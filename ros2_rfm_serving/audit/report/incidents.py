@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, mapping
 from ros2_rfm_serving.audit.report.tracks import RobotTrack, State, Track, Tracks
 from ros2_rfm_serving.audit.verify import verify
@@ -173,3 +174,21 @@ def _flaws(pages: Pages) -> Iterator[Incident]:
     for flaw in verify(pages).flaws:
         what = f"record {flaw.number} of chain {flaw.run:016x}: {flaw.problem}"
         yield Incident(at_s=math.nan, kind="audit log", who=flaw.writer, what=what)
+
+
+def altered(findings: Iterable[Finding]) -> list[Incident]:
+    """Return what was done to messages and files after they were recorded: one incident per topic or file and
+    kind, from the first to the last message that it concerns."""
+    groups: defaultdict[tuple[str, str, Kind], list[Finding]] = defaultdict(list)
+    for one in findings:
+        groups[one.topic, one.file, one.kind].append(one)
+    return [_incident_of(topic or file, kind, found) for (topic, file, kind), found in groups.items()]
+
+
+def _incident_of(who: str, kind: Kind, found: list[Finding]) -> Incident:
+    times = sorted(one.time_ns / 1e9 for one in found if one.time_ns)
+    what = f"{len(found)} messages {kind.value}" if len(found) > 1 else f"{'message ' if times else ''}{kind.value}"
+    until_s = times[-1] if len(times) > 1 else math.nan
+    return Incident(
+        at_s=times[0] if times else math.nan, until_s=until_s, kind="audit log", who=who, what=what, why=found[0].problem
+    )

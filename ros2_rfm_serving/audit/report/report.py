@@ -12,12 +12,11 @@ from ros2_rfm_serving.audit.explain.explain import explain, window
 from ros2_rfm_serving.audit.explain.explanation import Explanation
 from ros2_rfm_serving.audit.explain.pictures import as_png
 from ros2_rfm_serving.audit.log import AuditLog
-from ros2_rfm_serving.audit.report.altered import altered
 from ros2_rfm_serving.audit.report.around import around
 from ros2_rfm_serving.audit.report.causes import causes
 from ros2_rfm_serving.audit.report.figures import attained, success
 from ros2_rfm_serving.audit.report.incident_page import Told
-from ros2_rfm_serving.audit.report.incidents import Incident, incidents
+from ros2_rfm_serving.audit.report.incidents import Incident, altered, incidents
 from ros2_rfm_serving.audit.report.page import Shift, page
 from ros2_rfm_serving.audit.report.tracks import ROBOT, SCORE, SERVER, Tracks
 from ros2_rfm_serving.audit.verify_bag import verify_bag

@@ -1,1 +1,1 @@
-"""Robots: what is noted of one (`recorded.py`, in the words of `told.py`), and how it decides once more (`replay.py`)."""
+"""Robots: what is recorded of one (`recorded.py`, in the form of `records.py`), and how it decides again (`replay.py`)."""

@@ -1,173 +1,246 @@
-"""A robot's brain that notes whatever it is told and whatever it decides, while somebody listens."""
+"""A robot's core that records every event and every decision, while somebody listens."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.journal import Journal
-from ros2_rfm_serving.audit.robots.told import failed_call, failed_tick, told_call, told_state, told_tick
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, Tick
+from ros2_rfm_serving.audit.robots.records import (
+    EVENT,
+    TICK,
+    TRANSITION,
+    VisibleState,
+    event_record,
+    failed_event,
+    failed_tick,
+    state_record,
+    tick_record,
+    visible_state,
+)
+from ros2_rfm_serving.audit.robots.replay import snapshot_of
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick, events
+from ros2_rfm_serving.robot.config import EpisodeReset, Trajectory
+from ros2_rfm_serving.robot.task import TaskRun
+from ros2_rfm_serving.types import Array, Heard, Reply, RequestId, Schedule, SessionGrant, TaskOutcome
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 URGENT = frozenset(
     {
-        *("start", "finish", "cancel", "pause", "resume", "abort", "stop_command", "stop_trajectory", "server_lost"),
-        "reconfigure",
+        events.ServerLost,
+        events.TaskStarted,
+        events.TaskFinished,
+        events.TaskCanceled,
+        events.StopRequested,
+        events.TrajectoryStopRequested,
+        events.PauseRequested,
+        events.ResumeRequested,
+        events.AbortRequested,
+        events.ConfigurationChanged,
     }
 )
-"""Calls that somebody will ask about."""
-SILENT = frozenset({"start"})
-"""Calls whose result is a part of the brain."""
+"""Events after which a page is sent at once."""
 
 
-def _noted(call: F) -> F:
-    """An input of the brain, which is noted with its answer; not what the brain tells itself meanwhile."""
-    signature = inspect.signature(call)
-
-    @functools.wraps(call)
-    def told(brain: RecordedBrain, *args: Any, **more: Any) -> Any:
-        notes = brain.notes
-        if not notes.journal.on or notes.inside:
-            return call(brain, *args, **more)
-        given = dict(signature.bind(brain, *args, **more).arguments)
-        del given["self"]
-        return notes.call(brain, call, given)
-
-    return cast(F, told)
-
-
-class Notes:
-    """Of one brain: what it is no part of."""
+class EventLog:
+    """What is recorded of one core, of whose state it is no part."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self.inside = False
-        """The brain is at work: what it tells itself is no input."""
+        self.is_deciding = False
+        """The core decides: what it calls of itself is no event."""
         self._now_s = 0.0
-        """Of the last input that had a time."""
+        """Time of the last event that had one."""
         self._counts: dict[str, int] = {}
         self._total = 0
-        """Of the brain's `refused`, as far as it is noted."""
-        self._state: dict[str, Any] = {}
+        """The core's `refused`, as far as it is recorded, and its sum."""
+        self._state: VisibleState | None = None
+        """As the last transition had it; None: there is no snapshot yet."""
 
-    def snapshot(self, brain: RobotBrain) -> None:
-        """One is about to be taken."""
+    def snapshot(self, core: RobotBrain) -> dict[str, Any]:
+        """Return the keys of a snapshot."""
         if self.journal.on:
-            self._note_counts(brain)
-        else:  # the first: what comes next counts from there
-            self._keep_counts(brain)
-            self._state = told_state(brain)
+            self._record_counts(core)
+        else:  # the first one: later records count from here
+            self._keep_counts(core)
+            self._state = visible_state(core)
+        return snapshot_of(core)
 
-    def call(self, brain: RecordedBrain, call: Callable[..., Any], given: dict[str, Any]) -> Any:
-        self._now_s = now_s = given.get("now_s", self._now_s)
-        self._note_counts(brain)
-        do, args = call.__name__, {name: value for name, value in given.items() if name != "now_s"}
+    def event(self, core: RobotBrain, event: events.Event, now_s: float | None, decide: Callable[[], T]) -> T:
+        """Record an event and the answer of the core. now_s: None: the event has no time."""
+        self._now_s = now_s = self._now_s if now_s is None else now_s
+        self._record_counts(core)
         try:
-            result = self._within(call, brain, given)
+            result = self._decided(decide)
         except Exception as error:
-            self.journal.note("call", now_s, failed_call, do, args, error, urgent=True)
+            self.journal.note(EVENT, now_s, failed_event, event, error, urgent=True)
             raise
-        self._keep_counts(brain)
-        told = None if do in SILENT else result
-        self.journal.note("call", now_s, told_call, do, args, told, urgent=do in URGENT)
-        self._note_transition(brain)
+        self._keep_counts(core)
+        answer = None if type(event) is events.TaskStarted else result  # the task is a part of the core
+        self.journal.note(EVENT, now_s, event_record, event, answer, urgent=type(event) in URGENT)
+        self._record_transition(core)
         return result
 
-    def tick(self, brain: RecordedBrain, sensors: Sensors | None, now_s: float, may_act: bool) -> Tick:
+    def tick(self, core: RobotBrain, sensors: Sensors | None, now_s: float, may_act: bool, decide: Callable[[], Tick]) -> Tick:
         self._now_s = now_s
-        self._note_counts(brain)
+        self._record_counts(core)
         try:
-            tick: Tick = self._within(RobotBrain.tick, brain, {"sensors": sensors, "now_s": now_s, "may_act": may_act})
+            tick = self._decided(decide)
         except Exception as error:
-            self.journal.note("tick", now_s, failed_tick, sensors, may_act, error, urgent=True)
+            self.journal.note(TICK, now_s, failed_tick, sensors, may_act, error, urgent=True)
             raise
-        self._keep_counts(brain)  # before the record: its images are encoded for it, and one that is broken is counted then
-        self.journal.note("tick", now_s, told_tick, brain, sensors, may_act, tick)
-        self._note_transition(brain)
+        self._keep_counts(core)  # before the record: its images are encoded for it, and one that is broken is counted then
+        record = self.journal.note if tick.requests else self.journal.defer
+        record(TICK, now_s, tick_record, core.why, sensors, may_act, tick)
+        self._record_transition(core)
         return tick
 
-    def reconfigured(self, brain: RobotBrain, config: RobotConfig, apply: Callable[[], None]) -> None:
+    def reconfigured(self, core: RobotBrain, config: RobotConfig, apply: Callable[[], None]) -> None:
         """`apply` of `RobotBrain.prepared` is called."""
-        if self.journal.on:
-            self._note_counts(brain)
+        if not self.journal.on:
+            apply()
+            return
+        self._record_counts(core)
         apply()
-        if self.journal.on:
-            self._keep_counts(brain)
-            self.journal.note("call", self._now_s, told_call, "reconfigure", {"config": config}, None, urgent=True)
-            self._note_transition(brain)
+        self._keep_counts(core)
+        self.journal.note(EVENT, self._now_s, event_record, events.ConfigurationChanged(config), None, urgent=True)
+        self._record_transition(core)
 
-    def _within(self, call: Callable[..., Any], brain: RobotBrain, given: dict[str, Any]) -> Any:
-        self.inside = True
+    def _decided(self, decide: Callable[[], T]) -> T:
+        self.is_deciding = True
         try:
-            return call(brain, **given)
+            return decide()
         finally:
-            self.inside = False
+            self.is_deciding = False
 
-    def _note_transition(self, brain: RobotBrain) -> None:
-        state, before = told_state(brain), self._state
-        if state != before:
-            self._state = state
-            reason = brain.stop_reason or brain.reason
-            self.journal.note("transition", self._now_s, lambda: {"from": before, "to": state, "reason": reason}, urgent=True)
+    def _record_transition(self, core: RobotBrain) -> None:
+        state, before = visible_state(core), self._state
+        if state != before and before is not None:
+            change = {"from": state_record(before), "to": state_record(state), "reason": core.stop_reason or core.reason}
+            self.journal.note(TRANSITION, self._now_s, lambda: change, urgent=True)
+        self._state = state
 
-    def _note_counts(self, brain: RobotBrain) -> None:
-        """Whoever reads messages and cameras counts in the brain's `refused` too: that is noted before what comes next."""
-        if sum(brain.refused.values()) != self._total:
-            more = {name: count - self._counts.get(name, 0) for name, count in brain.refused.items()}
-            args = {name: count for name, count in more.items() if count}
-            self.journal.note("call", self._now_s, told_call, "count", args, None)
-            self._keep_counts(brain)
+    def _record_counts(self, core: RobotBrain) -> None:
+        """Other parts of the process count in the core's `refused`, too: that is recorded before the next event."""
+        if sum(core.refused.values()) != self._total:
+            counts = {name: count - self._counts.get(name, 0) for name, count in core.refused.items()}
+            event = events.CountsAdded({name: count for name, count in counts.items() if count})
+            self.journal.note(EVENT, self._now_s, event_record, event, None)
+            self._keep_counts(core)
 
-    def _keep_counts(self, brain: RobotBrain) -> None:
-        total = sum(brain.refused.values())
+    def _keep_counts(self, core: RobotBrain) -> None:
+        total = sum(core.refused.values())
         if total != self._total:
-            self._total, self._counts = total, dict(brain.refused)
+            self._total, self._counts = total, dict(core.refused)
 
 
 class RecordedBrain(RobotBrain):
-    """The brain and `notes`, which is no part of it: a snapshot is of a `RobotBrain`."""
+    """A core whose events are recorded. `event_log` is no part of its state."""
 
     def __init__(self, config: RobotConfig, journal: Journal) -> None:
         super().__init__(config)
-        self.notes = Notes(journal)
-        journal.describes(made_of=lambda: {"config": codec.plain(self.config)}, whole=self._whole)
+        self.event_log = EventLog(journal)
+        journal.describes(
+            begin=lambda: {"config": codec.plain(self.config)},
+            snapshot=lambda: self.event_log.snapshot(self),
+        )
 
-    def _whole(self) -> Any:
-        self.notes.snapshot(self)
-        bare = object.__new__(RobotBrain)
-        bare.__dict__.update({name: part for name, part in self.__dict__.items() if name != "notes"})
-        return codec.whole(bare)
+    def _event(self, event: Callable[[], events.Event], now_s: float | None, decide: Callable[[], T]) -> T:
+        """event: makes the event, which is needed while somebody listens."""
+        log = self.event_log
+        if not log.journal.on or log.is_deciding:
+            return decide()
+        return log.event(self, event(), now_s, decide)
 
-    follow = _noted(RobotBrain.follow)
-    server_seen = _noted(RobotBrain.server_seen)
-    server_loads = _noted(RobotBrain.server_loads)
-    server_alive = _noted(RobotBrain.server_alive)
-    server_lost = _noted(RobotBrain.server_lost)
-    session_opened = _noted(RobotBrain.session_opened)
-    session_refused = _noted(RobotBrain.session_refused)
-    ask_again = _noted(RobotBrain.ask_again)
-    episode_reset = _noted(RobotBrain.episode_reset)
-    reply = _noted(RobotBrain.reply)
-    start = _noted(RobotBrain.start)
-    finish = _noted(RobotBrain.finish)
-    cancel = _noted(RobotBrain.cancel)
-    reset_begins = _noted(RobotBrain.reset_begins)
-    reset_done = _noted(RobotBrain.reset_done)
-    stop_command = _noted(RobotBrain.stop_command)
-    stop_trajectory = _noted(RobotBrain.stop_trajectory)
-    pause = _noted(RobotBrain.pause)
-    resume = _noted(RobotBrain.resume)
-    abort = _noted(RobotBrain.abort)
+    def follow(self, schedule: Schedule, now_s: float) -> Heard:
+        decide = super().follow
+        return self._event(lambda: events.ScheduleReceived(schedule), now_s, lambda: decide(schedule, now_s))
+
+    def server_seen(self, server: str, ready: bool, now_s: float) -> bool:
+        decide = super().server_seen
+        return self._event(lambda: events.ServerStatusReceived(server, ready), now_s, lambda: decide(server, ready, now_s))
+
+    def server_loads(self, server: str, now_s: float) -> None:
+        decide = super().server_loads
+        self._event(lambda: events.ServerLoadingReceived(server), now_s, lambda: decide(server, now_s))
+
+    def server_alive(self, server: str, now_s: float) -> None:
+        decide = super().server_alive
+        self._event(lambda: events.ServerProcessSeen(server), now_s, lambda: decide(server, now_s))
+
+    def server_lost(self, server: str, now_s: float, problem: str = "") -> None:
+        decide = super().server_lost
+        self._event(lambda: events.ServerLost(server, problem), now_s, lambda: decide(server, now_s, problem))
+
+    def session_opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> None:
+        decide = super().session_opened
+        event = functools.partial(events.SessionOpened, component, server, grant)
+        self._event(event, now_s, lambda: decide(component, server, grant, now_s))
+
+    def session_refused(
+        self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False
+    ) -> None:
+        decide = super().session_refused
+        event = functools.partial(events.SessionRefused, component, server, problem, contract, full)
+        self._event(event, now_s, lambda: decide(component, server, problem, now_s, contract=contract, full=full))
+
+    def ask_again(self, request: RequestId) -> None:
+        decide = super().ask_again
+        self._event(lambda: events.RefetchRequested(request), None, lambda: decide(request))
+
+    def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
+        decide = super().episode_reset
+        self._event(lambda: events.EpisodeResetAnswered(reset, ok), None, lambda: decide(reset, ok))
+
+    def reply(self, reply: Reply, now_s: float) -> bool:
+        decide = super().reply
+        return self._event(lambda: events.ReplyReceived(reply), now_s, lambda: decide(reply, now_s))
+
+    def start(self, goal: TaskGoal, now_s: float) -> TaskRun:
+        decide = super().start
+        return self._event(lambda: events.TaskStarted(goal), now_s, lambda: decide(goal, now_s))
+
+    def finish(self) -> None:
+        self._event(events.TaskFinished, None, super().finish)
+
+    def cancel(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
+        decide = super().cancel
+        self._event(lambda: events.TaskCanceled(outcome, message), now_s, lambda: decide(outcome, message, now_s))
+
+    def reset_begins(self) -> None:
+        self._event(events.ResetStarted, None, super().reset_begins)
+
+    def reset_done(self, ok: bool, problem: str, now_s: float) -> None:
+        decide = super().reset_done
+        self._event(lambda: events.ResetFinished(ok, problem), now_s, lambda: decide(ok, problem, now_s))
+
+    def stop_command(self) -> Array | None:
+        return self._event(events.StopRequested, None, super().stop_command)
+
+    def stop_trajectory(self, now_s: float) -> Trajectory | None:
+        decide = super().stop_trajectory
+        return self._event(events.TrajectoryStopRequested, now_s, lambda: decide(now_s))
+
+    def pause(self, now_s: float) -> None:
+        decide = super().pause
+        self._event(events.PauseRequested, now_s, lambda: decide(now_s))
+
+    def resume(self, now_s: float) -> str:
+        decide = super().resume
+        return self._event(events.ResumeRequested, now_s, lambda: decide(now_s))
+
+    def abort(self, now_s: float) -> str:
+        decide = super().abort
+        return self._event(events.AbortRequested, now_s, lambda: decide(now_s))
 
     def tick(self, sensors: Sensors | None, now_s: float, *, may_act: bool = True) -> Tick:
-        if not self.notes.journal.on:
+        log = self.event_log
+        if not log.journal.on or log.is_deciding:
             return super().tick(sensors, now_s, may_act=may_act)
-        return self.notes.tick(self, sensors, now_s, may_act)
+        decide = super().tick
+        return log.tick(self, sensors, now_s, may_act, lambda: decide(sensors, now_s, may_act=may_act))
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
-        apply = super().prepared(config)
-        return functools.partial(self.notes.reconfigured, self, config, apply)
+        return functools.partial(self.event_log.reconfigured, self, config, super().prepared(config))

@@ -1,83 +1,58 @@
-"""A robot decides once more."""
+"""A robot decides again."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.robots.recorded import SILENT
-from ros2_rfm_serving.audit.robots.told import decided, raised, sensors_of, told_state
+from ros2_rfm_serving.audit.robots.records import EVENT, TICK, TRANSITION, decided, raised, state_record, visible_state
+from ros2_rfm_serving.audit.values import EVENTS
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.robot import RobotBrain
-
-INPUTS: dict[str, bool] = {
-    name: "now_s" in inspect.signature(getattr(RobotBrain, name)).parameters
-    for name in (
-        *("follow", "server_seen", "server_loads", "server_alive", "server_lost", "session_opened", "session_refused"),
-        *("ask_again", "episode_reset", "reply", "start", "finish", "cancel", "reset_begins", "reset_done"),
-        *("stop_command", "stop_trajectory", "pause", "resume", "abort"),
-    )
-}
-"""Calls of a brain, and whether they are told the time."""
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, events
 
 
 class RobotReplay:
     """See `audit.replay.Replayer`."""
 
     def __init__(self, images: Callable[[str], bytes | None] = lambda digest: None) -> None:
-        """images: their bytes by SHA-256. No decision looks at them."""
-        self.brain: RobotBrain
+        """images: their bytes by SHA-256. No decision reads them."""
+        self.core: RobotBrain
         self._images = images
 
-    def restore(self, brain: Any) -> None:
-        restored = codec.value(brain, self._images)
-        if not isinstance(restored, RobotBrain):
-            raise RfmError("it is no robot's brain")
-        self.brain = restored
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        config, state = (codec.value(snapshot.get(name), self._images) for name in ("config", "state"))
+        if not isinstance(config, RobotConfig) or not isinstance(state, dict):
+            raise RfmError("it is no snapshot of a robot")
+        self.core = RobotBrain.from_state(config, state)
 
-    def whole(self) -> Any:
-        return codec.whole(self.brain)
-
-    def rewritten(self, brain: Any) -> Any:
-        return codec.whole(codec.value(brain, self._images))
+    def snapshot(self) -> Mapping[str, Any]:
+        return snapshot_of(self.core)
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = record["kind"]
-        if kind == "tick":
-            return self._tick(record)
-        if kind == "call":
-            return self._call(record)
-        return {"to": told_state(self.brain)} if kind == "transition" else {}
+        if kind in (TICK, EVENT):
+            return self._decide(record["event"], record["t"])
+        return {"to": state_record(visible_state(self.core))} if kind == TRANSITION else {}
 
-    def _tick(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        sensors, may_act = sensors_of(record["sensors"], self._images), bool(record["may_act"])
+    def _decide(self, recorded: Any, now_s: float) -> Mapping[str, Any]:
+        event = event_of(recorded, self._images)
         try:
-            tick = self.brain.tick(sensors, record["t"], may_act=may_act)
+            answer = self.core.handle(event, now_s)
         except Exception as error:
             return {"raised": raised(error)}
-        return decided(self.brain, tick)
+        return decided(self.core.why, answer) if isinstance(event, events.ControlTick) else {"result": codec.plain(answer)}
 
-    def _call(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        do = record["do"]
-        given = {name: codec.value(value, self._images) for name, value in record["args"].items()}
-        try:
-            result = self._told(do, given, record["t"])
-        except RfmError:
-            raise
-        except Exception as error:
-            return {"raised": raised(error)}
-        return {"result": None if do in SILENT else codec.plain(result)}
 
-    def _told(self, do: str, given: dict[str, Any], now_s: float) -> Any:
-        if do == "count":
-            self.brain.refused.update(given)
-            return None
-        if do == "reconfigure":
-            self.brain.prepared(given["config"])()
-            return None
-        if do not in INPUTS:
-            raise RfmError(f"{do!r} is nothing that this version's robots are told")
-        more = {"now_s": now_s} if INPUTS[do] else {}
-        return getattr(self.brain, do)(**given, **more)
+def event_of(recorded: Any, images: codec.Blob = lambda digest: None) -> events.Event:
+    """Return the event of a record. Raises: `RfmError` when this version has no such event."""
+    name = recorded.get("~") if isinstance(recorded, dict) else recorded
+    if not isinstance(name, str) or name not in EVENTS:
+        raise RfmError(f"{name!r:.60} is no event of this version's robots")
+    event: events.Event = codec.value(recorded, images)
+    return event
+
+
+def snapshot_of(core: RobotBrain) -> dict[str, Any]:
+    """Return what a snapshot records of a core: its configuration now, and its state."""
+    return {"config": codec.plain(core.config), "state": codec.plain(core.snapshot())}

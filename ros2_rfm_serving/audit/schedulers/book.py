@@ -42,7 +42,7 @@ class Book:
         self._steps: list[Step] = []
         self._told: set[str] = set()
         """Hashes of factories that this chain has."""
-        journal.describes(made_of=self._made_of, whole=self._whole)
+        journal.describes(begin=self._begin, snapshot=lambda: {"state": self._state()})
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
         """A whole factory. Before it is published."""
@@ -91,12 +91,12 @@ class Book:
             **more,
         }
 
-    def _made_of(self) -> Any:
+    def _begin(self) -> dict[str, Any]:
         self._told = set()
         return {"scheduler": self._identity} if self._identity else {}
 
-    def _whole(self) -> Any:
-        """The last plan, with all that it was made from, and the steps since."""
+    def _state(self) -> dict[str, Any] | None:
+        """Return the last plan, with all that it was made from, and the steps since. None: there is no plan yet."""
         planned = self._planned
         if planned is None:
             return None

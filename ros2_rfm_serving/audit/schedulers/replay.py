@@ -43,25 +43,23 @@ class SchedulerReplay:
         self._kept: Any = None
         """As a snapshot would have it."""
 
-    def restore(self, brain: Any) -> Mapping[str, Any]:
-        """The plan that was made before anybody listened is made once more, from the snapshot's inputs."""
-        if not isinstance(brain, dict):
+    def restore(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make the plan again that was made before the recording began, from the inputs in the snapshot."""
+        state = snapshot.get("state")
+        if not isinstance(state, dict):
             raise RfmError("no factory was planned yet")
-        inputs = brain["inputs"]
-        self._learn(brain["factory"], inputs)
-        begun = self._at_base(brain["base"], inputs) if "base" in brain else self._as_planned(inputs, brain["schedule"])
-        self._fleet = self._stepped(begun, brain["steps"], inputs)
-        self._kept = brain
-        if "previous" not in brain:
+        inputs = state["inputs"]
+        self._learn(state["factory"], inputs)
+        begun = self._at_base(state["base"], inputs) if "base" in state else self._as_planned(inputs, state["schedule"])
+        self._fleet = self._stepped(begun, state["steps"], inputs)
+        self._kept = state
+        if "previous" not in state:
             self.notes.append(GIVEN)
             return {}
-        return {"schedule": codec.plain(self._made(inputs, _schedule(brain["previous"])).schedule)}
+        return {"schedule": codec.plain(self._made(inputs, _schedule(state["previous"])).schedule)}
 
-    def whole(self) -> Any:
-        return self._kept
-
-    def rewritten(self, brain: Any) -> Any:
-        return brain
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"state": self._kept}
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         if record["kind"] != "plan":

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.audit.servers.engines import elsewhere
 from ros2_rfm_serving.audit.servers.observations import Observations
 from ros2_rfm_serving.audit.servers.records import BATCH, CALL, REPLY, REQUEST, digest_of, inputs_of
@@ -128,7 +129,7 @@ class Inference:
         if self._replay is None:
             replay = ServerReplay()
             try:
-                replay.restore(record.get("brain"))
+                replay.restore(record)
             except RfmError as error:
                 self.result.say(str(error))
             else:
@@ -144,7 +145,7 @@ class Inference:
             return
         kind = record.get("kind")
         if kind == REQUEST and "supersedes" in record:
-            self._given[codec.value(record["id"])] = record
+            self._given[objects.value(record["id"])] = record
         elif kind == BATCH and record["ids"]:
             self._begun(replay.work(record["batch"]), replay)
         elif kind == CALL and self._rows is not None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.journal import Journal
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.audit.servers.records import CALL, COUNT, body_of, image_bytes, kind_of
 from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
 from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
@@ -38,7 +38,7 @@ class ServerJournal:
         """Of images in notes, so far: the one counts under the server's lock, the other on the journal's thread."""
         self._witnesses = self._overrun = False
         self._copy = b""
-        journal.describes(made_of=self._made_of, whole=self._whole)
+        journal.describes(begin=lambda: {"made_of": self._made_of()}, snapshot=lambda: {"brain": self._whole()})
 
     def follow(self, server: ModelServer | None, engine: Mapping[str, Any]) -> None:
         """Another one from the next chain on; None: none. engine: what it takes to build the same one again, for JSON."""
@@ -91,7 +91,7 @@ class ServerJournal:
     def _made_of(self) -> Any:
         if self._server is None:
             return None
-        config, contract = codec.plain(self._server.config), codec.plain(self._server.contract)
+        config, contract = objects.plain(self._server.config), objects.plain(self._server.contract)
         return {"config": config, "contract": contract, "engine": dict(self._engine)}
 
     def _whole(self) -> Any:

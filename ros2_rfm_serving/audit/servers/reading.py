@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.audit.servers.records import ARGS, BATCH, CALL, COUNT, REPLY, REQUEST
 from ros2_rfm_serving.dispatch.waiting import bare
 from ros2_rfm_serving.errors import RfmError
@@ -48,11 +48,11 @@ def _call(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call |
         return None
     if do == "ended":
         return do, (works[args["batch"]], args["answered"], args["num_failed"], args["now_s"])
-    return do, tuple(codec.value(args[name]) for name in ARGS[do])
+    return do, tuple(objects.value(args[name]) for name in ARGS[do])
 
 
 def _request(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
-    do, request = record["do"], codec.value(record["id"])
+    do, request = record["do"], objects.value(record["id"])
     if do == "deposit":
         return do, _deposited(record, request, brain)
     if do == "unfit":
@@ -71,7 +71,7 @@ def _deposited(record: Mapping[str, Any], request: RequestId, brain: ServerBrain
         stamp_ns=record["stamp_ns"],
         instruction=record["instruction"],
         state=row.state,
-        report=codec.value(record["report"]),
+        report=objects.value(record["report"]),
     )
     return row, observation, record["now_s"]
 
@@ -87,10 +87,10 @@ def _reply(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
         return "reply", (work, row, answer, Outlook(0, EngineReply().confidence))
     phases = Phases(*(record.get(name, 0) for name in Phases.__slots__))
     if "chunk" not in record:
-        answer = EngineReply(phases=phases, verdict=record["verdict"], text=record["text"], score=codec.value(record["score"]))
+        answer = EngineReply(phases=phases, verdict=record["verdict"], text=record["text"], score=objects.value(record["score"]))
         return "reply", (work, row, answer, Outlook(0, answer.confidence))
     rows = np.empty((record["chunk_rows"], 0), np.float32)
-    confidence = codec.value(record["confidence"])
+    confidence = objects.value(record["confidence"])
     outlook = Outlook(_execution_horizon(record, work.batch[row].request.horizon, confidence), confidence)
     answer = EngineReply(phases=phases, chunk_model=rows, chunk_robot=rows, ended_with=record.get("ended_with"))
     return "reply", (work, row, answer, outlook)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.audit.servers.witness import Note
 from ros2_rfm_serving.server import ServerSnapshot
 from ros2_rfm_serving.types import (
@@ -89,7 +90,7 @@ def _call(note: Note) -> dict[str, Any]:
 
 
 def _arg(value: Any) -> Any:
-    return codec.plain(dict(value) if isinstance(value, dict) else value)
+    return objects.plain(dict(value) if isinstance(value, dict) else value)
 
 
 def _result(note: Note) -> Any:
@@ -97,7 +98,7 @@ def _result(note: Note) -> Any:
         return {"session_epoch": note.gave.session_epoch, "warnings": list(note.gave.warnings)}
     if isinstance(note.gave, ServerSnapshot):
         return {name: getattr(note.gave, name) for name in ("sessions", "waiting", "load")}
-    return None if note.do == "charge" else codec.plain(tuple(note.gave) if isinstance(note.gave, list) else note.gave)
+    return None if note.do == "charge" else objects.plain(tuple(note.gave) if isinstance(note.gave, list) else note.gave)
 
 
 def words(error: Exception) -> str:
@@ -112,7 +113,7 @@ def _request(note: Note) -> dict[str, Any]:
     if note.do == "deposit":
         body |= _deposited(*note.args)
     else:
-        body |= {"id": codec.plain(note.args[0])}
+        body |= {"id": objects.plain(note.args[0])}
         body |= {"now_s": note.args[1]} if note.do == "charge" else {}
     if note.do == "unfit":
         return body | {"refused": note.args[1], "problem": note.args[2]}
@@ -123,14 +124,14 @@ def _request(note: Note) -> dict[str, Any]:
 
 def _deposited(request: InferenceRequest, observation: ObservationRequest, now_s: float) -> dict[str, Any]:
     return {
-        "id": codec.plain(request.id),
+        "id": objects.plain(request.id),
         "now_s": now_s,
         "stamp_ns": observation.stamp_ns,
         "instruction": request.instruction,
         "inference_delay_steps": request.inference_delay_steps,
         "prefix_rows": len(request.prefix_model),
         **({DECODING: request.decoding_s} if request.decoding_s else {}),
-        "report": codec.plain(observation.report),
+        "report": objects.plain(observation.report),
         "noise": noise_of(request.id),
         "images": {image.camera: _image(image.data) for image in observation.images},
         "inputs": inputs_of(observation),
@@ -164,10 +165,10 @@ def digest_of(*arrays: Array) -> str:
 
 def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
     (tier, now_s), work = note.args, note.gave
-    ids = [codec.plain(waiting.request.id) for waiting in work.batch] if work else []
+    ids = [objects.plain(waiting.request.id) for waiting in work.batch] if work else []
     body = {"batch": work.number if work else 0, "tier": tier, "now_s": now_s, "ids": ids}
     body |= {"whole": True} if work and work.whole else {}
-    return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": codec.plain(note.look_again_s)}
+    return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": objects.plain(note.look_again_s)}
 
 
 PHASES, DECODING = Phases.__slots__, "decoding_s"
@@ -176,7 +177,7 @@ PHASES, DECODING = Phases.__slots__, "decoding_s"
 def _reply(note: Note) -> dict[str, Any]:
     work, row, answer, _ = note.args
     reply: Reply | None = note.gave
-    body: dict[str, Any] = {"batch": work.number, "row": row, "id": codec.plain(work.batch[row].request.id)}
+    body: dict[str, Any] = {"batch": work.number, "row": row, "id": objects.plain(work.batch[row].request.id)}
     if reply is None:
         return body | {"outcome": "nobody is there any more" if answer else "failed"}
     body |= {"outcome": "answered", "server": reply.server, "model_hash": reply.model_hash, "stamp_ns": reply.stamp_ns}
@@ -190,7 +191,7 @@ def _chunk(reply: Chunk, answer: EngineReply) -> dict[str, Any]:
     elsewhere = bool(answer.execution_horizon or answer.confidence.size)
     return {
         "execution_horizon": reply.execution_horizon,
-        "confidence": codec.plain(reply.confidence),
+        "confidence": objects.plain(reply.confidence),
         "by": "engine" if elsewhere else "updates" if answer.updates.size else "nothing",
         "updates": digest_of(answer.updates) if answer.updates.size else "",
         "inference_delay_steps": reply.inference_delay_steps,
@@ -201,6 +202,6 @@ def _chunk(reply: Chunk, answer: EngineReply) -> dict[str, Any]:
 
 
 def _text(answer: EngineReply, reply: Reply) -> dict[str, Any]:
-    said = {"verdict": answer.verdict, "text": answer.text, "score": codec.plain(answer.score)}
+    said = {"verdict": answer.verdict, "text": answer.text, "score": objects.plain(answer.score)}
     subgoals: Sequence[str] = getattr(reply, "subgoals", ())
     return said | ({"subgoals": list(subgoals)} if subgoals else {})

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.audit.servers.reading import Call, call_of
 from ros2_rfm_serving.audit.servers.records import body_of
 from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
@@ -29,23 +29,21 @@ class ServerReplay:
         """By number."""
         self._notes: list[Note] = []
 
-    def restore(self, brain: Any) -> None:
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
         self.brain, self._works = None, {}
+        brain = snapshot.get("brain")
         if brain is None:
             return
         if isinstance(brain, dict) and UNRECORDED in brain:
             raise RfmError(str(brain[UNRECORDED]))
-        restored = codec.value(brain)
+        restored = objects.value(brain)
         if not isinstance(restored, ServerBrain):
             raise RfmError("it is no server's brain")
         self.brain = restored
         self._works = {work.number: work for work in restored.works}
 
-    def whole(self) -> Any:
-        return None if self.brain is None else written(copied(self.brain))
-
-    def rewritten(self, brain: Any) -> Any:
-        return codec.whole(codec.value(brain)) if isinstance(brain, dict) and UNRECORDED not in brain else brain
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"brain": None if self.brain is None else written(copied(self.brain))}
 
     def work(self, number: int) -> Work:
         """One that has begun. Raises: `KeyError`."""

@@ -7,7 +7,7 @@ import io
 import pickle
 from typing import Any
 
-from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.dispatch.waiting import bare
 from ros2_rfm_serving.server import ServerBrain
 from ros2_rfm_serving.server.sessions import Sessions
@@ -28,8 +28,8 @@ def copied(brain: ServerBrain) -> bytes:
 
 
 def written(copy: bytes) -> Any:
-    """A copy that was made in this process, as `audit/codec.py` writes it. Raises: `TypeError` for a policy that is not ours."""
-    return codec.whole(pickle.loads(copy))
+    """A copy that was made in this process, as `objects.py` writes it. Raises: `TypeError` for a policy that is not ours."""
+    return objects.whole(pickle.loads(copy))
 
 
 def _of_request(request: InferenceRequest) -> Any:

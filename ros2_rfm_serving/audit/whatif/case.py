@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ros2_rfm_serving.robot import RobotConfig
+from ros2_rfm_serving.robot import RobotConfig, events
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.types import ModelContract, Placement, Schedule
 
@@ -25,13 +25,11 @@ class Ticked(NamedTuple):
     may_act: bool
 
 
-class Told(NamedTuple):
-    """What whoever gives tasks, or a person, said: a call of the brain that no server and no tick is behind."""
+class TimedEvent(NamedTuple):
+    """An event that follows neither from a tick nor from a reply."""
 
     at_s: float
-    what: str
-    """`start`, `cancel`, `pause`, `resume`, `abort`"""
-    args: tuple[Any, ...] = ()
+    event: events.Event
 
 
 class Answered(NamedTuple):
@@ -62,9 +60,10 @@ class RobotCase:
     first_episode: int = 1
     ticks: tuple[Ticked, ...] = ()
     """From the first to the last it is there."""
-    told: tuple[Told, ...] = ()
-    heard: tuple[Told, ...] = ()
-    """What the middleware and servers that were not ready said of servers: it goes with their outages."""
+    commands: tuple[TimedEvent, ...] = ()
+    """Tasks, and commands of operators."""
+    server_events: tuple[TimedEvent, ...] = ()
+    """What the middleware and servers that were not ready reported: it comes with the servers' outages."""
     resets_s: Mapping[int, float] = field(default_factory=dict)
     """Episode -> from its beginning until the robot was reset."""
     answers: tuple[Answered, ...] = ()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.chain import Page, check_format, records
 from ros2_rfm_serving.errors import RfmError
 
 Record = Mapping[str, Any]
@@ -36,10 +36,11 @@ class Chain:
 
 
 def chains_of(pages: Iterable[Page]) -> list[Chain]:
-    """Those whose beginning was recorded, in its order."""
+    """Return the chains whose beginning was recorded, in its order. Raises: `RfmError` for a chain of another format."""
     found: dict[tuple[str, int], Chain] = {}
     for page in pages:
         for record in records(page):
+            check_format(page.writer, record)
             if record["kind"] == "begin":
                 found[page.writer, page.run] = Chain(page.writer, record["role"], record["stamp"] - record["t"])
             if chain := found.get((page.writer, page.run)):
@@ -52,21 +53,27 @@ def chains_of(pages: Iterable[Page]) -> list[Chain]:
 
 
 def first(found: Any, kind: type[T]) -> T | None:
-    """The first value of a class in what the codec wrote, wherever it lies. Raises: `RfmError` when it cannot be read."""
-    raw = _first(found, f":{kind.__name__}")
+    """Return the first value of a class in what the codec wrote, wherever it stands. Raises: `RfmError` when it cannot be read."""
+    name = codec.NAMES[kind]
+    return read_as(kind, first_raw(found, lambda tag: tag == name), codec.value)
+
+
+def read_as(kind: type[T], raw: Any, read: Callable[[Any], Any]) -> T | None:
+    """Return what was recorded as a value of a class; None: there is none. Raises: `RfmError` when it is none of that class."""
     if raw is None:
         return None
-    value = codec.value(raw)
+    value = read(raw)
     if not isinstance(value, kind):
         raise RfmError(f"no {kind.__name__} of a recording: {value!r:.80}")
     return value
 
 
-def _first(found: Any, name: str) -> Any:
+def first_raw(found: Any, is_wanted: Callable[[str], bool]) -> Any:
+    """Return the first object whose tag is wanted, as it was recorded, wherever it stands; None: there is none."""
     if isinstance(found, dict):
-        if str(found.get("~", "")).endswith(name):
+        if is_wanted(str(found.get("~", ""))):
             return found
         inner: Sequence[Any] = list(found.values())
     else:
         inner = found if isinstance(found, list) else ()
-    return next((one for value in inner if (one := _first(value, name)) is not None), None)
+    return next((one for value in inner if (one := first_raw(value, is_wanted)) is not None), None)

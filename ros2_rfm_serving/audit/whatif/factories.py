@@ -128,7 +128,7 @@ def _beside(robot: RobotCase, name: str, period_s: float) -> RobotCase:
     return replace(
         robot,
         ticks=tuple(tick._replace(at_s=tick.at_s + later_s) for tick in robot.ticks),
-        told=tuple(told._replace(at_s=told.at_s + later_s) for told in robot.told),
+        commands=tuple(one._replace(at_s=one.at_s + later_s) for one in robot.commands),
     )
 
 

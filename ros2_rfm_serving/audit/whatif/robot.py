@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ros2_rfm_serving.audit.whatif.case import Answered, RobotCase, Ticked, Told
+from ros2_rfm_serving.audit.whatif.case import Answered, RobotCase, Ticked, TimedEvent
 from ros2_rfm_serving.audit.whatif.figures import Log
 from ros2_rfm_serving.audit.whatif.network import RecordedWire
 from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
 from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Motion, Rung
+from ros2_rfm_serving.robot.events import TaskStarted
 from ros2_rfm_serving.robot.gate import GateConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.simulation.host import Host
@@ -54,7 +55,7 @@ class ReplayedRobot:
         self.brain = RobotBrain(bodiless(case.config))
         self.brain.episode = case.first_episode - 1
         self._case, self._hosts, self._events, self._traffic = case, hosts, events, traffic
-        self._ticks, self._told, self._heard = iter(case.ticks), deque(case.told), deque(case.heard)
+        self._ticks, self._commands, self._server_events = iter(case.ticks), deque(case.commands), deque(case.server_events)
         self._later = deque(case.later)
         self._there = False
         self._asked_s: dict[str, float] = {}
@@ -112,7 +113,7 @@ class ReplayedRobot:
 
     def _tick(self, ticked: Ticked) -> None:
         now_s = self._events.now_s
-        self._tell(now_s)
+        self._apply_events(now_s)
         sensors = None
         if not math.isnan(ticked.state_age_s):
             state_s, images_s = now_s - ticked.state_age_s, now_s - ticked.images_age_s
@@ -128,23 +129,19 @@ class ReplayedRobot:
         self._tend(now_s)
         self._next_tick()
 
-    def _tell(self, now_s: float) -> None:
-        """What was said by now. A task begins once the last one is over, however long that took here."""
+    def _apply_events(self, now_s: float) -> None:
+        """Apply the events up to now. A task begins once the last one is over, however long that took here."""
         while self._later and self._later[0][0] <= now_s:
             self.brain.prepared(bodiless(self._later.popleft()[1]))()
-        while self._heard and self._heard[0].at_s <= now_s:
-            self._say(self._heard.popleft(), now_s)
-        while self._told and self._told[0].at_s <= now_s:
-            if self._told[0].what == "start" and self.brain.task is not None:
+        while self._server_events and self._server_events[0].at_s <= now_s:
+            self._apply(self._server_events.popleft(), now_s)
+        while self._commands and self._commands[0].at_s <= now_s:
+            if isinstance(self._commands[0].event, TaskStarted) and self.brain.task is not None:
                 return
-            self._say(self._told.popleft(), now_s)
+            self._apply(self._commands.popleft(), now_s)
 
-    def _say(self, told: Told, now_s: float) -> None:
-        if told.what == "server_lost":
-            server, problem = (*told.args, "")[:2]
-            self.brain.server_lost(server, now_s, problem)
-        else:
-            getattr(self.brain, told.what)(*told.args, now_s)
+    def _apply(self, timed: TimedEvent, now_s: float) -> None:
+        self.brain.handle(timed.event, now_s)
 
     def _note(self, now_s: float) -> None:
         brain, log = self.brain, self.log

@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.whatif.case import Answered, Carried, RobotCase, Ticked, Told
+from ros2_rfm_serving.audit.robots.replay import event_of
+from ros2_rfm_serving.audit.whatif.case import Answered, Carried, RobotCase, Ticked, TimedEvent
 from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
 from ros2_rfm_serving.audit.whatif.figures import Log
-from ros2_rfm_serving.robot import RobotConfig, TaskGoal
+from ros2_rfm_serving.robot import RobotConfig, TaskGoal, events
 from ros2_rfm_serving.types import SYSTEM1, Schedule, TaskPhase
 
-PEOPLE = ("start", "cancel", "pause", "resume", "abort")
-"""Calls that nobody answers for but whoever gives tasks."""
+COMMANDS = (events.TaskStarted, events.TaskCanceled, events.PauseRequested, events.ResumeRequested, events.AbortRequested)
+"""Events that come from the outside: from the client that gives tasks, or from an operator."""
 ATTEMPTS = (TaskPhase.EXECUTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name)
-OUTAGES = ("server_lost", "server_loads", "server_alive")
-"""Calls that go with a server's outage; it is replayed, too."""
+OUTAGES = (events.ServerLost, events.ServerLoadingReceived, events.ServerProcessSeen)
+"""Events that come with a server's outage, which is replayed, too."""
 OPENS_S = 1.0
 """After which a robot that knows its schedule has a session."""
 Key = tuple[str, str, int, int]
@@ -40,9 +41,9 @@ class RobotRead:
     config: RobotConfig
     log: Log
     ticks: list[Ticked] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    commands: list[TimedEvent] = field(default_factory=list)
     later: list[tuple[float, RobotConfig]] = field(default_factory=list)
-    heard: list[Told] = field(default_factory=list)
+    server_events: list[TimedEvent] = field(default_factory=list)
     resets_s: dict[int, float] = field(default_factory=dict)
     answers: list[Answered] = field(default_factory=list)
     schedules: list[tuple[float, Schedule]] = field(default_factory=list)
@@ -59,11 +60,11 @@ class RobotRead:
     _began_s: float = 0.0
 
     def read(self, chain: Chain) -> None:
-        for at_s, record in chain.of("snapshot", "tick", "call", "transition"):
+        for at_s, record in chain.of("snapshot", "tick", "event", "transition"):
             if record["kind"] == "tick":
                 self._tick(at_s, record, chain)
-            elif record["kind"] == "call":
-                self._call(at_s, record)
+            elif record["kind"] == "event":
+                self._event(at_s, record)
             elif record["kind"] == "transition":
                 self._transition(at_s, record)
             elif not self.first_episode:
@@ -74,15 +75,15 @@ class RobotRead:
         carried = [Carried(asked.at_s, self.trips[key][1]) for key, asked in self.asked.items() if key in self.trips]
         until_s = self.ticks[-1].at_s - self.config.link.request_timeout_s if self.ticks else 0.0
         lost = [a for key, a in self.asked.items() if key not in self.trips and a.at_s < until_s and not arrived(key, a)]
-        tasks = [told.args[0].task for told in self.told if told.what == "start"]
+        tasks = [one.event.goal.task for one in self.commands if isinstance(one.event, events.TaskStarted)]
         return RobotCase(
             config=self.config,
             task=tasks[0] if tasks else "",
             later=tuple(self.later),
             first_episode=self.first_episode or 1,
             ticks=tuple(self.ticks),
-            told=tuple(self.told),
-            heard=tuple(self.heard),
+            commands=tuple(self.commands),
+            server_events=tuple(self.server_events),
             resets_s=self.resets_s,
             answers=tuple(self.answers),
             network=tuple(sorted(carried + [Carried(a.at_s, math.inf) for a in lost])),
@@ -92,31 +93,32 @@ class RobotRead:
 
     def _begin(self, at_s: float, record: Record) -> None:
         """What had begun before the recording goes on: its task without another reset, a pause."""
-        brain = record["brain"]
-        self.first_episode = brain["episode"] + 1
-        schedule = first(brain["following"], Schedule)
+        state = record["state"]
+        self.first_episode = state["episode"] + 1
+        schedule = first(state["following"], Schedule)
         if schedule is not None:
             self._heard.add((schedule.scheduler, schedule.epoch))
             self.schedules.append((at_s, schedule))
-        goal = first(brain["task"], TaskGoal) if brain["task"] else None
-        if goal is not None and brain["task"]["result"] is None:
-            self.first_episode = brain["episode"]
-            self._attempt(brain["episode"], at_s)
-            if brain["task"]["phase"]["member"] == TaskPhase.RESETTING.name:
-                self.told.append(Told(at_s, "start", (goal,)))
+        goal = first(state["task"], TaskGoal) if state["task"] else None
+        if goal is not None and state["task"]["result"] is None:
+            self.first_episode = state["episode"]
+            self._attempt(state["episode"], at_s)
+            if state["task"]["phase"]["member"] == TaskPhase.RESETTING.name:
+                self.commands.append(TimedEvent(at_s, events.TaskStarted(goal)))
             else:
-                ends_s = brain["task"]["budget_ends_s"]
+                ends_s = state["task"]["budget_ends_s"]
                 left_s = max(1.0, ends_s - record["t"]) if isinstance(ends_s, (int, float)) else math.inf
                 self._resumed = at_s, replace(goal, reset=False, time_budget_s=left_s)
-        if brain["paused"]:
-            self.told.append(Told(at_s, "pause"))
+        if state["paused"]:
+            self.commands.append(TimedEvent(at_s, events.PauseRequested()))
 
     def _tick(self, at_s: float, record: Record, chain: Chain) -> None:
-        sensors, why = record["sensors"], record.get("why") or {}
+        event, why = record["event"], record.get("why") or {}
+        sensors = event["sensors"]
         ages = (math.nan, math.nan, 0.0)
         if sensors is not None:
             ages = (record["t"] - sensors["state_s"], record["t"] - sensors["images_s"], sensors["skew_s"])
-        self.ticks.append(Ticked(at_s, *ages, record["may_act"]))
+        self.ticks.append(Ticked(at_s, *ages, event["may_act"]))
         if why.get("by") == "row":
             self.log.executed.append((at_s, why["staleness_s"]))
         for request in record.get("requests", ()):
@@ -133,24 +135,28 @@ class RobotRead:
         open."""
         if self._resumed is not None and at_s >= self._resumed[0] + OPENS_S:
             goal, self._resumed = self._resumed[1], None
-            self.told.append(Told(at_s, "start", (goal,)))
+            self.commands.append(TimedEvent(at_s, events.TaskStarted(goal)))
             self._began_s = at_s
 
-    def _call(self, at_s: float, record: Record) -> None:
-        do, args = record["do"], record["args"]
-        if do == "reply" and record.get("result"):
-            self._reply(at_s, args["reply"])
-        elif do == "follow":
-            self._follow(at_s, args["schedule"])
-        elif do == "reconfigure":
-            self.later.append((at_s, codec.value(args["config"])))
-        elif do == "reset_done":
+    def _event(self, at_s: float, record: Record) -> None:
+        recorded, result = record["event"], record.get("result")
+        if recorded["~"] == "ScheduleReceived":  # they are many and large
+            self._follow(at_s, recorded["schedule"])
+            return
+        if recorded["~"] == "ReplyReceived":
+            if result:
+                self._reply(at_s, recorded["reply"])
+            return
+        event = event_of(recorded)
+        if isinstance(event, events.ConfigurationChanged):
+            self.later.append((at_s, event.config))
+        elif isinstance(event, events.ResetFinished):
             self.resets_s[self._episode] = at_s - self._began_s
-        elif do in OUTAGES or (do == "server_seen" and not args["ready"]):
-            self.heard.append(Told(at_s, do, tuple(codec.value(value) for value in args.values())))
-        elif do in PEOPLE and (do != "resume" or not record.get("result")):
-            self.told.append(Told(at_s, do, tuple(codec.value(value) for value in args.values())))
-            if do == "start":
+        elif isinstance(event, OUTAGES) or (isinstance(event, events.ServerStatusReceived) and not event.ready):
+            self.server_events.append(TimedEvent(at_s, event))
+        elif isinstance(event, COMMANDS) and not (isinstance(event, events.ResumeRequested) and result):
+            self.commands.append(TimedEvent(at_s, event))
+            if isinstance(event, events.TaskStarted):
                 self._attempt(self._episode + 1 if self._episode else self.first_episode, at_s)
 
     def _transition(self, at_s: float, record: Record) -> None:

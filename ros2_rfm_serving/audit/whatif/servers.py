@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.audit.whatif.case import Batch, Outage, ServerCase
-from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
+from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first_raw, read_as
 from ros2_rfm_serving.audit.whatif.robots import Key
 from ros2_rfm_serving.dispatch import CONTINUOUS
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
 
+T = TypeVar("T")
 SILENT_S = 2.0
 """Without a word that it is ready: it was out of order. Its status is due every 0.5 s."""
 STATUS_S = 0.5
@@ -54,7 +56,7 @@ class ServerRead:
             elif record["kind"] == "batch":
                 self._begun(record)
             elif record["do"] == "reconfigure":
-                self.reconfigured |= self._is_another(codec.value(record["args"]["config"]))
+                self.reconfigured |= self._is_another(objects.value(record["args"]["config"]))
             elif record["do"] == "ended":
                 self._ended(record["args"], chain)
 
@@ -108,11 +110,17 @@ def key_of(found: Mapping[str, object]) -> Key:
 def servers_of(chains: Iterable[Chain]) -> dict[str, ServerRead]:
     found: dict[str, ServerRead] = {}
     for chain in chains:
-        config = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ServerConfig)
-        contract = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ModelContract)
-        if chain.role == "server" and config is not None and contract is not None:
+        if chain.role != "server":
+            continue
+        recorded = [record for record in chain.records if record["kind"] in ("begin", "snapshot")]
+        config, contract = _first(recorded, ServerConfig), _first(recorded, ModelContract)
+        if config is not None and contract is not None:
             found.setdefault(config.name, ServerRead(side_by_side(config, contract), contract, _given=config)).read(chain)
     return found
+
+
+def _first(found: Any, kind: type[T]) -> T | None:
+    return read_as(kind, first_raw(found, lambda tag: tag.endswith(f":{kind.__name__}")), objects.value)
 
 
 def side_by_side(config: ServerConfig, contract: ModelContract) -> ServerConfig:

@@ -77,8 +77,11 @@ class ActionQueue:
     @property
     def executed(self) -> tuple[Origin | None, int]:
         """Whose chunk the row was that was popped last, and which of it; (None, -1): none was."""
-        begin, origin = max((found for found in self._row_origins if found[0] <= self._row), default=(0, None), key=lambda f: f[0])
-        return origin, self._row - begin
+        row, last = self._row, None
+        for found in self._row_origins:
+            if found[0] <= row and (last is None or found[0] > last[0]):
+                last = found
+        return (None, row) if last is None else (last[1], row - last[0])
 
     def merge(
         self,

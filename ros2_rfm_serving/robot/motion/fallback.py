@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot.columns import ZEROED, ActionColumns, Mask, as_columns
+from ros2_rfm_serving.robot.columns import ZEROED, ActionColumns, Mask
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig, Rung
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.types.state import kept
@@ -156,20 +156,6 @@ class FallbackLadder:
         """How often each motion was begun."""
         self._began_s = math.inf
         self._reached = False
-
-    @staticmethod
-    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes as this version has them; before, all columns were of one type, and the rung was kept itself."""
-        if "_rung" in recorded:
-            rung, to_pose = recorded["_rung"], recorded["_to_pose"]
-            rungs = recorded["_pose_rungs"] if to_pose else recorded["_rungs"]
-            number = rungs.index(rung) if to_pose is not None and rung in rungs else -1
-            recorded = {name: value for name, value in recorded.items() if name != "_rung"} | {"_rung_number": number}
-        if "_kind" not in recorded:
-            return recorded
-        kept = {name: value for name, value in recorded.items() if name not in ("_kind", "_stop")}
-        columns = as_columns(recorded["_kind"], len(recorded["_still"]))
-        return kept | {"_columns": columns, "_kept_last": None, "_keeps": False}
 
     @property
     def moved(self) -> bool:

@@ -8,7 +8,7 @@ A continuous joint goes the shortest way from row to row. A binary column may ch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,15 +75,6 @@ class ChunkGate:
         """Raises: `ConfigurationError`."""
         columns, step_s = ActionColumns.of(config), 1.0 / config.step_rate_hz
         return cls(config.gate, config.limits, len(config.action_names), step_s, columns=columns)
-
-    @staticmethod
-    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes as this version has them; before, all columns were of one type."""
-        if "_order" not in recorded:
-            return recorded
-        kind = CommandType.POSITION if recorded["_order"] else CommandType.VELOCITY
-        kept = {name: value for name, value in recorded.items() if name != "_order"}
-        return kept | {"_columns": as_columns(kind, len(recorded["_lower"]))}
 
     def go_on_from(self, before: ChunkGate) -> None:
         """Takes the place of another one with the same limits: what it has seen of the units counts."""

@@ -6,7 +6,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -116,12 +116,6 @@ class Motor:
         """Time that commands stand for beyond the rows that were executed: less than a step."""
         self._trail = CommandTrail(columns)
         """Of position commands."""
-
-    @staticmethod
-    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes as this version has them; before, columns were described by the configuration alone."""
-        columns = recorded.get("_columns") or ActionColumns.of(recorded["_config"])
-        return {"_trail": CommandTrail(columns), **recorded, "_columns": columns}
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """What makes other limits, another ladder and another pace count from the next command on; the motion goes on.
@@ -276,8 +270,10 @@ class Motor:
     @property
     def limited_from(self) -> Array | None:
         """[A] what was wanted in this control period; None: nothing was commanded, or the limits changed nothing."""
-        wanted = self._wanted
-        return None if wanted is None or self._last is None or np.array_equal(wanted, self._last) else wanted
+        wanted, last = self._wanted, self._last
+        if wanted is None or last is None or wanted is last:
+            return None
+        return wanted if 0 in (wanted == last).tobytes() else None  # a third of the time of `array_equal`
 
     def is_between_steps(self, now_s: float) -> bool:
         """The last action is over, the next may begin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -93,18 +93,6 @@ class CommandShaper:
         if config.limits == Limits() and config.interpolation == 1:
             return None
         return cls(config.limits, ActionColumns.of(config), len(config.action_names), 1.0 / config.control_rate_hz)
-
-    @staticmethod
-    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes as this version has them; before, all columns were of one type."""
-        recorded = {"_doubt": np.zeros(0), "_doubtful": 0, **recorded}
-        if "_moves" not in recorded:
-            return recorded
-        kind = CommandType.POSITION if recorded["_moves"] else CommandType.VELOCITY
-        columns = as_columns(kind, recorded["_num_actions"])
-        limited: dict[str, Any] = {"_ahead": None, "_average": None}
-        limited |= {"_needs_position": recorded["_moves"] and recorded["_bounded"], "_free": columns.wraps}
-        return {name: value for name, value in recorded.items() if name != "_moves"} | {"_columns": columns} | limited
 
     @property
     def last(self) -> Array | None:
@@ -402,11 +390,6 @@ class Interpolator:
         """Another description of the same columns, such as other limits of a continuous joint."""
         plain = columns is None or not (columns.mixed or columns.has_wraps or columns.has_binary)
         self._columns = None if plain else columns
-
-    @staticmethod
-    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes as this version has them; before, each column was a plain number."""
-        return {"_columns": None, **recorded}
 
     def clear(self) -> None:
         """Forgets the target."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,15 +30,6 @@ class Smoothness:
     def describe(self, columns: ActionColumns) -> None:
         """Another description of the same columns, such as other limits of a continuous joint."""
         self._columns = columns
-
-    @staticmethod
-    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes as this version has them; before, all columns were of one type."""
-        if "_stays" not in recorded:
-            return recorded
-        kind = CommandType.POSITION if recorded["_stays"] else CommandType.VELOCITY
-        kept = {name: value for name, value in recorded.items() if name != "_stays"}
-        return kept | {"_columns": as_columns(kind, len(recorded["_zero"]))}
 
     def begin(self) -> None:
         self.seam_jump: Array = self._zero.copy()

@@ -15,6 +15,7 @@ from typing import Any
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import PAGE, Bag
 from ros2_rfm_serving.audit.bag_metadata import METADATA
+from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, SEALED, Chain, records
 from ros2_rfm_serving.audit.manifest import MANIFEST, FileSum, manifest, read_manifest, sha256_of
 from ros2_rfm_serving.audit.mcap_chunk import Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile
@@ -26,13 +27,13 @@ from ros2_rfm_serving.audit.recording.recover import describe
 from test.unit.audit import recorded
 
 REPOSITORY = Path(__file__).parents[3]
-OLD = REPOSITORY / "test" / "bags" / "0.1.0" / "two_arms"
-"""By a recorder that chained no digests of messages."""
+KEPT = REPOSITORY / "test" / "bags" / "0.1.0" / "two_arms"
+"""A recording of processes at work."""
 OWN = "/rfm/recorder/audit"
 TURN_NS = 200_000_000
 
 
-def samples(source: Path = OLD) -> Iterator[Sample]:
+def samples(source: Path = KEPT) -> Iterator[Sample]:
     """What the recorder heard, in the order in which it came."""
     bag = Bag(source)
     definitions = {channel.topic: channel for one in bag.files for channel in one.channels.values()}
@@ -118,6 +119,32 @@ def rewritten(source: Path, target: Path, change: Change, *, with_manifest: bool
         metadata = sha256_of((target / METADATA).read_bytes())
         (target / MANIFEST).write_text(manifest(sums, [metadata], ended=before.ended))
     return target
+
+
+def uncovered(target: Path) -> Path:
+    """A recording by a recorder that chained no digests of messages, and wrote no manifest."""
+    folder = rewritten(KEPT, target, _without_digests)
+    (folder / MANIFEST).unlink()
+    return folder
+
+
+def _without_digests(messages: list[Raw]) -> list[Raw]:
+    pages = {place: page_of(messages[place].data) for place in of(messages, OWN)}
+    first = next(iter(pages.values()))
+    chain, kept = Chain(first.writer, first.run), list[Raw]()
+    for place, raw in enumerate(messages):
+        if place not in pages:
+            kept.append(raw)
+            continue
+        for record in records(pages[place]):
+            body = {name: value for name, value in record.items() if name not in ("n", "t", "kind", "hash", "records")}
+            if record["kind"] in (SEALED, CLOSED):
+                chain.seal(record["t"], closed=record["kind"] == CLOSED, **body)
+            elif record["kind"] != MESSAGES:
+                chain.note(record["kind"], record["t"], body)
+        if (page := chain.page()) is not None:
+            kept.append(replace(raw, data=recorded.page(page)))
+    return kept
 
 
 def _rewrite(file: Path, change: Change) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Chain, Page
+from ros2_rfm_serving.audit.chain import Chain, Page, format_of
+from ros2_rfm_serving.robot import Sensors
 from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
 
 EPOCH_S = 1_700_000_000.0
@@ -22,7 +24,8 @@ class Log:
 
     writer: str
     role: str
-    made_of: Any = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further keys of its first record."""
     run: int = 7
     ahead_s: float = 0.0
     """Of its monotonic clock."""
@@ -31,11 +34,15 @@ class Log:
 
     def __post_init__(self) -> None:
         self.chain = Chain(self.writer, self.run)
-        begun = {"role": self.role, "stamp": EPOCH_S + self.begins_s, "versions": {}, "made_of": self.made_of, "after": None}
-        self.note("begin", self.begins_s, **begun)
+        begun = {"role": self.role, "format": format_of(self.writer), "stamp": EPOCH_S + self.begins_s, "versions": {}}
+        self.note("begin", self.begins_s, **begun, **self.more, after=None)
 
     def note(self, kind: str, t_s: float, **body: Any) -> None:
         self.chain.note(kind, t_s + self.ahead_s, body)
+
+    def event(self, t_s: float, name: str, result: Any = None, **values: Any) -> None:
+        """An event of a robot."""
+        self.note("event", t_s, event={"~": name, **codec.plain(values)}, result=result)
 
     def page(self) -> Page:
         page = self.chain.page()
@@ -49,13 +56,14 @@ def picture(camera: str, data: bytes = b"j" * 100) -> EncodedImage:
 
 def robot(name: str = "push_1", rate_hz: float = 10.0, names: tuple[str, ...] = NAMES, **more: Any) -> Log:
     """Return the log of a robot that has just begun. more: other keys of its configuration, as recordings have them."""
-    config = {"~": "robot.config:RobotConfig", "action_names": list(names), "control_rate_hz": rate_hz} | codec.plain(more)
+    config = {"~": "RobotConfig", "action_names": list(names), "control_rate_hz": rate_hz} | codec.plain(more)
     return Log(f"robot/{name}", "robot", {"config": config})
 
 
-def sensors(t_s: float, state: float = 0.0, images: tuple[EncodedImage, ...] | None = None) -> dict[str, Any]:
-    told = {"state": codec.plain(np.full(3, state, np.float32)), "state_s": t_s - 0.01, "images_s": t_s - 0.05, "skew_s": 0.04}
-    return {**told, "positions": None} | ({} if images is None else {"images": codec.plain(images)})
+def readings(t_s: float, state: float = 0.0, images: tuple[EncodedImage, ...] | None = None) -> dict[str, Any]:
+    read = Sensors(np.full(3, state, np.float32), t_s - 0.01, images or (), t_s - 0.05, 0.04)
+    found: dict[str, Any] = codec.plain(read)
+    return found
 
 
 def request(sequence: int, episode: int = 1, component: str = "system1", **more: Any) -> dict[str, Any]:
@@ -69,10 +77,19 @@ def row(index: int, sequence: int, episode: int = 1, **more: Any) -> dict[str, A
     return {"by": "row", "row": index, "chunk": chunk, "staleness_s": 0.2} | more
 
 
-def tick(log: Log, t_s: float, command: Any, why: dict[str, Any], **more: Any) -> None:
-    told = {"sensors": sensors(t_s + log.ahead_s, t_s), "may_act": True, "requests": [], "opens": [], "resets": []}
+def control_tick(read: dict[str, Any] | None) -> dict[str, Any]:
+    """The event of a control period, with its readings as they are recorded."""
+    return {"~": "ControlTick", "sensors": read, "may_act": True}
+
+
+READ: dict[str, Any] = {}
+"""Readings as they are at that time."""
+
+
+def tick(log: Log, t_s: float, command: Any, why: dict[str, Any], sensors: dict[str, Any] | None = READ, **more: Any) -> None:
+    event = control_tick(readings(t_s + log.ahead_s, t_s) if sensors is READ else sensors)
     plain = None if command is None else codec.plain(np.asarray(command, np.float32))
-    log.note("tick", t_s, **(told | {"command": plain, "why": why} | more))
+    log.note("tick", t_s, **({"event": event, "command": plain, "why": why, "requests": [], "opens": [], "resets": []} | more))
 
 
 def chunk(sequence: int, robot_name: str = "push_1", episode: int = 1) -> Chunk:
@@ -94,7 +111,7 @@ def chunk(sequence: int, robot_name: str = "push_1", episode: int = 1) -> Chunk:
 
 def answer(log: Log, t_s: float, sequence: int, **more: Any) -> None:
     name = log.writer.removeprefix("robot/")
-    log.note("call", t_s, do="reply", args={"reply": codec.plain(chunk(sequence, name, **more))}, result=True)
+    log.event(t_s, "ReplyReceived", result=True, reply=chunk(sequence, name, **more))
 
 
 def transition(log: Log, t_s: float, to: str, reason: str = "", phase: str = "EXECUTING", paused: bool = False) -> None:

@@ -15,6 +15,7 @@ from ros2_rfm_serving.audit.whatif.reading import recording
 from ros2_rfm_serving.cli.replay import makers
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.reports.what_if import Asked, show_what_if
+from ros2_rfm_serving.robot.events import PauseRequested
 from test.unit.audit.test_schema import validator
 
 REPOSITORY = Path(__file__).parents[3]
@@ -65,7 +66,8 @@ def test_all_of_its_records_and_messages_can_be_read(folder: Path) -> None:
 def test_what_would_have_happened_can_be_asked_of_it(folder: Path) -> None:
     case = recording(Bag(folder)).case
     assert len(case.robots) == 2 and case.servers and all(robot.ticks for robot in case.robots.values())
-    assert [told.what for robot in case.robots.values() for told in robot.told].count("pause") == 1
+    commands = [one.event for robot in case.robots.values() for one in robot.commands]
+    assert commands.count(PauseRequested()) == 1
 
 
 @each_bag

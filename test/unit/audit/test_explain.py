@@ -22,7 +22,7 @@ from ros2_rfm_serving.audit.report.incidents import incidents
 from ros2_rfm_serving.audit.report.tracks import Tracks
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.types import RequestId
-from test.unit.audit.story import EPOCH_S, Log, answer, picture, request, robot, row, sensors, tick, transition
+from test.unit.audit.story import EPOCH_S, Log, answer, picture, readings, request, robot, row, tick, transition
 
 
 def identity(sequence: int, name: str = "push_1", component: str = "system1") -> Any:
@@ -33,7 +33,7 @@ def asks(log: Log, t_s: float, sequence: int, command: object = None, **more: An
     why = {"by": "nothing", "reason": "waits for its chunk"} if command is None else row(3, sequence - 1)
     images = (picture("front", b"f" * 90), picture("side", b"s" * 90))
     asked = request(sequence, **more)
-    tick(log, t_s, command, why, sensors=sensors(t_s + log.ahead_s, t_s, images), requests=[asked])
+    tick(log, t_s, command, why, sensors=readings(t_s + log.ahead_s, t_s, images), requests=[asked])
 
 
 def served(server: Log, t_s: float, sequence: int) -> None:
@@ -52,8 +52,8 @@ def shift() -> list[Log]:
     )
     scheduler.note("plan", 0.5, reason="server_2 was lost", published=True, schedule={"epoch": 4, "scheduler": 0})
     scheduler.note("plan", 0.65, reason="not worth it", published=False, schedule={"epoch": 4, "scheduler": 0})
-    log.note("call", 0.6, do="start", args={"goal": {"~": "robot.task:TaskGoal", "task": "push"}}, result=None)
-    log.note("call", 0.7, do="follow", args={"schedule": {"~": "types.schedule:Schedule", "epoch": 4, "scheduler": 11}}, result=1)
+    log.event(0.6, "TaskStarted", goal={"task": "push"})
+    log.event(0.7, "ScheduleReceived", result=1, schedule={"epoch": 4, "scheduler": 11})
     transition(log, 0.8, "STREAMING", "")
     asks(log, 1.0, 1)
     served(server, 1.004, 1)
@@ -62,7 +62,7 @@ def shift() -> list[Log]:
     tick(log, 1.15, None, {"by": "nothing", "reason": "no control period yet"})
     asks(log, 1.2, 2, [0.2, 1.0])
     server.note("transition", 1.25, **{"from": "READY", "to": "HUNG", "reason": "inference does not come back"})
-    log.note("call", 1.9, do="server_lost", args={"server": "server_1", "problem": "silent for 0.5 s"}, result=None)
+    log.event(1.9, "ServerLost", server="server_1", problem="silent for 0.5 s")
     transition(log, 1.9, "STALLED", "server_1 is lost")
     for step in range(4):
         tick(log, 2.0 + step / 10, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
@@ -113,7 +113,7 @@ def test_a_hold_says_why_since_when_and_what_was_being_waited_for() -> None:
     )
     assert "none: no answer after 1.10 s" in said(found, "chunk")
     assert "it has no record of the request" in said(found, "server") and "HUNG since" in said(found, "server")
-    assert "server_lost (server server_1, problem silent for 0.5 s)" in said(found, "events")
+    assert "server lost (server server_1, problem silent for 0.5 s)" in said(found, "events")
 
 
 def test_the_end_of_a_run_without_a_farewell_is_a_fact_of_its_own() -> None:
@@ -181,9 +181,9 @@ def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
     first, second = (Log("scheduler", "scheduler", {"scheduler": 10 + n}, run=7 + n, begins_s=n * 5.0) for n in (0, 1))
     first.note("plan", 0.5, reason="the first one planned", published=True, schedule={"epoch": 1, "scheduler": 0})
     second.note("plan", 5.5, reason="the second one planned", published=True, schedule={"epoch": 1, "scheduler": 0})
-    for at_s, scheduler, heard in ((0.7, 10, "NEWER"), (5.7, 11, "RIVAL")):
-        args = {"schedule": {"epoch": 1, "scheduler": scheduler}}
-        log.note("call", at_s, do="follow", args=args, result={"~": "types.following:Heard", "member": heard})
+    for at_s, scheduler, answered in ((0.7, 10, "NEWER"), (5.7, 11, "RIVAL")):
+        schedule = {"epoch": 1, "scheduler": scheduler}
+        log.event(at_s, "ScheduleReceived", result={"~": "ScheduleAnswer", "member": answered}, schedule=schedule)
     tick(log, 6.0, None, {"by": "rung", "rung": "hold", "reason": "paused by a person"})
     words = said(at(6.0, log, first, second), "schedule")
     assert "epoch 1 of scheduler a" in words and "the first one planned" in words
@@ -196,11 +196,11 @@ def test_what_records_that_are_missing_may_have_said_is_not_certain(lost: bool) 
     log, hold = robot(), {"by": "rung", "rung": "hold", "reason": "no answer"}
     transition(log, 0.8, "STREAMING")
     for at_s, scheduler in ((0.7, 10), (4.0, 11)):
-        args = {"schedule": {"epoch": 1, "scheduler": scheduler}}
+        schedule = {"epoch": 1, "scheduler": scheduler}
         if at_s > 1.0:
             pages = [log.page()]
             transition(log, 3.9, "STALLED")
-        log.note("call", at_s, do="follow", args=args, result={"~": "types.following:Heard", "member": "NEWER"})
+        log.event(at_s, "ScheduleReceived", result={"~": "ScheduleAnswer", "member": "NEWER"}, schedule=schedule)
     between = log.page()
     tick(log, 6.0, None, hold)
     log.note("sealed", 9.0, stamp=EPOCH_S + 9.0, records=6)
@@ -223,7 +223,7 @@ def test_a_persons_word_is_told() -> None:
 
 def test_what_was_not_recorded_is_said() -> None:
     log = robot()
-    log.note("call", 0.7, do="follow", args={"schedule": {"epoch": 4}}, result=1)
+    log.event(0.7, "ScheduleReceived", result=1, schedule={"epoch": 4})
     tick(log, 1.0, [0.1, 1.0], row(3, 8))
     found = at(1.0, log)
     assert said(found, "schedule") == "epoch 4\nits scheduler's audit log is not in this recording"

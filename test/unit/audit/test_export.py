@@ -16,7 +16,7 @@ from ros2_rfm_serving.audit.export.labels import SCORE, STATUS, Labels
 from ros2_rfm_serving.audit.export.story import NO_CLOCK, NO_EPISODE, NO_FRAME, NO_IMAGE, NO_RATE
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType
-from test.unit.audit.story import EPOCH_S, Log, picture, request, robot, row, sensors, tick, transition
+from test.unit.audit.story import EPOCH_S, Log, picture, readings, request, robot, row, tick, transition
 
 JPEG = simplejpeg.encode_jpeg(np.zeros((16, 24, 3), np.uint8))
 IMAGES = (picture("front", JPEG),)
@@ -24,7 +24,7 @@ BLOBS = {digest(JPEG): JPEG}
 
 
 def asks(log: Log, t_s: float, command: object, why: dict[str, object], sequence: int, episode: int = 1) -> None:
-    tick(log, t_s, command, why, sensors=sensors(t_s, t_s, IMAGES), requests=[request(sequence, episode)])
+    tick(log, t_s, command, why, sensors=readings(t_s, t_s, IMAGES), requests=[request(sequence, episode)])
 
 
 def told(log: Log) -> None:
@@ -130,7 +130,7 @@ def test_a_robot_that_was_paused_before_anybody_listened_is_paused() -> None:
     log = robot()
     task = {"phase": {"~": "types.states:TaskPhase", "member": "EXECUTING"}}
     state = {"state": {"~": "types.states:RobotState", "member": "STALLED"}}
-    log.note("snapshot", 0.0, why="begin", brain={"paused": True, "task": task, "_failsafe": state})
+    log.note("snapshot", 0.0, why="begin", format=2, state={"paused": True, "task": task, "failsafe": state})
     asks(log, 0.1, None, {"by": "nothing", "reason": "waits for its chunk"}, 1)
     tick(log, 0.2, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "paused by a person"})
     transition(log, 0.25, "STREAMING")
@@ -161,7 +161,7 @@ def test_images_that_cannot_be_decoded_or_change_their_size_cost_their_frames_al
     for sequence, data in enumerate((JPEG, broken, b"none", small, JPEG)):
         t_s, images = 0.1 + sequence, (picture("front", data),)
         command, why = [float(sequence), 0.0], row(0, 1)
-        tick(log, t_s, command, why, sensors=sensors(t_s, t_s, images), requests=[request(sequence + 1)])
+        tick(log, t_s, command, why, sensors=readings(t_s, t_s, images), requests=[request(sequence + 1)])
     found, skipped = read(log, blobs={digest(data): data for data in (JPEG, broken, b"none", small)})
     ((first, last),) = [episode.frames for episode in found]
     assert (first.action[0], last.action[0]) == (0.0, 4.0) and sum(skipped.frames.values()) == 3
@@ -173,7 +173,7 @@ def test_episodes_of_one_robot_in_another_shape_are_left_out_and_counted() -> No
     for episode, data in enumerate((JPEG, small, JPEG), start=1):
         images = (picture("front", data),)
         asked = request(1, episode)
-        tick(log, float(episode), [0.0, 0.0], row(0, 1, episode), sensors=sensors(1.0, 1.0, images), requests=[asked])
+        tick(log, float(episode), [0.0, 0.0], row(0, 1, episode), sensors=readings(1.0, 1.0, images), requests=[asked])
     found, skipped = read(log, blobs={digest(JPEG): JPEG, digest(small): small})
     kept = list(same_shape(found, found[0], skipped))
     assert [episode.number for episode in kept] == [1, 3] and list(skipped.episodes.values()) == [1]
@@ -197,7 +197,7 @@ def test_damaged_records_cost_themselves_alone() -> None:
 def commanded(log: Log, times_s: list[float], episode: int = 1) -> None:
     """Chunks executed at these times, the first of which comes with an image."""
     for number, t_s in enumerate(times_s):
-        asked: dict[str, object] = {"sensors": sensors(t_s, t_s, IMAGES), "requests": [request(1, episode)]}
+        asked: dict[str, object] = {"sensors": readings(t_s, t_s, IMAGES), "requests": [request(1, episode)]}
         tick(log, t_s, [float(number), 0.0], row(number, 1, episode), **(asked if not number else {}))
 
 

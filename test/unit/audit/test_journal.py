@@ -34,7 +34,7 @@ class Desk:
         self.broken = False
         draws: Iterator[int] = itertools.chain(runs, itertools.count(1000))
         self.journal = Journal("robot/r1", "robot", send=self._send, stamp_s=lambda: 1e9 + self.now_s, draw=lambda: next(draws))
-        self.journal.describes(made_of=lambda: "config", whole=lambda: self.whole)
+        self.journal.describes(begin=lambda: {"config": "config"}, snapshot=lambda: {"state": self.whole})
 
     def _send(self, page: Page) -> None:
         if self.broken:
@@ -80,9 +80,10 @@ def test_a_chain_begins_with_all_that_there_is() -> None:
     desk = Desk(5, 6)
     desk.begin()
     first, second = list(records(desk.pages[0]))[:2]
-    assert first["kind"] == "begin" and first["made_of"] == "config" and first["after"] is None and first["versions"]["numpy"]
+    assert first["kind"] == "begin" and first["config"] == "config" and first["after"] is None and first["versions"]["numpy"]
     assert first["stamp"] == pytest.approx(1e9 + first["t"])
-    assert second["kind"] == "snapshot" and second["brain"] == {"x": 1} and second["why"] == "begin"
+    assert second["kind"] == "snapshot" and second["state"] == {"x": 1} and second["why"] == "begin"
+    assert first["format"] == second["format"] == 2
 
 
 def test_pages_seals_and_snapshots_come_in_their_time() -> None:
@@ -202,3 +203,37 @@ def test_a_brain_that_cannot_be_written_is_tried_again_now_and_then() -> None:
     desk.whole = {}
     desk.run(2.0)
     assert desk.journal.on
+
+
+def test_a_record_that_is_deferred_comes_in_its_order_and_is_described_before_the_next_one() -> None:
+    desk, described = Desk(), list[int]()
+
+    def describe(number: int) -> dict[str, int]:
+        described.append(number)
+        return {"number": number}
+
+    desk.journal.defer("tick", desk.now_s, describe, 9)
+    desk.begin()
+    for number in range(3):
+        desk.journal.defer("tick", desk.now_s, describe, number)
+    assert not described
+    desk.journal.note("call", desk.now_s, lambda: {"number": 3})
+    assert described == [0, 1, 2]
+    for number in range(4, 100):
+        desk.journal.defer("tick", desk.now_s, describe, number)
+    assert len(described) > 20, "they do not wait for ever"
+    desk.journal.close(desk.now_s, "the end")
+    numbers = [record["number"] for page in desk.pages for record in records(page) if "number" in record]
+    assert numbers == list(range(100))
+
+
+def test_a_deferred_record_that_cannot_be_written_ends_the_chain_before_it() -> None:
+    desk = Desk(1, 5, 6)
+    desk.begin()
+    desk.journal.defer("tick", desk.now_s, lambda: {"number": 1})
+    desk.journal.defer("tick", desk.now_s, lambda: {"number": object()})
+    desk.journal.defer("tick", desk.now_s, lambda: {"number": 3})
+    desk.run(PAGE_PERIOD_S)
+    assert desk.journal.failures == 1 and desk.kinds(5)[-2:] == ["tick", "closed"]
+    desk.run(2.0)
+    assert desk.kinds(6)[0] == "begin"

@@ -35,7 +35,7 @@ def test_what_came_before_the_first_word_on_time_has_a_time() -> None:
 def test_frequent_kinds_are_kept_within_windows_and_the_others_always() -> None:
     log = AuditLog(pages(), [(EPOCH_S + 2.5, EPOCH_S + 3.5), (EPOCH_S + 0.5, EPOCH_S + 2.6)])
     assert [one.stamp_s - EPOCH_S for one in log.of("robot/push_1", "tick")] == [1.0, 2.0, 3.0]
-    assert len(log.of("robot/push_1", "transition")) == 1 and not log.of("robot/push_1", "call")
+    assert len(log.of("robot/push_1", "transition")) == 1 and not log.of("robot/push_1", "event")
 
 
 def test_requests_and_answers_are_found_by_their_key() -> None:

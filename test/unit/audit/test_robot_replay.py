@@ -15,6 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.export.episodes import episodes
+from ros2_rfm_serving.audit.export.frames import Skipped
+from ros2_rfm_serving.audit.export.labels import Labels
+from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.whatif.chains import chains_of
+from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.conversation.due import Due
 from ros2_rfm_serving.robot.conversation.link import Link
@@ -22,7 +28,7 @@ from ros2_rfm_serving.robot.motion.failsafe import FailSafe
 from test.unit.audit.recordings import Recorder, all_records, from_snapshot, recorded_world, replayed, rewritten, run
 from test.unit.robot.test_robot_machine import PERIOD_S, PipelinedMachine, RobotMachine
 
-DECISIONS = ("tick", "call", "transition")
+DECISIONS = ("tick", "event", "transition")
 REPLAYED: dict[str, int] = {"runs": 0, "decisions": 0, "snapshots": 0}
 
 
@@ -136,8 +142,9 @@ def test_one_value_that_was_changed_is_found(pages: list[Page], key: str) -> Non
 
 def test_another_input_is_found(pages: list[Page]) -> None:
     def change(found: list[dict[str, Any]]) -> None:
-        reply = next(one for one in found if one.get("do") == "reply" and one["result"] and "chunk_robot" in one["args"]["reply"])
-        for row in reply["args"]["reply"]["chunk_robot"]["rows"]:
+        received = [one["event"] for one in found if one["kind"] == "event" and one.get("result") is True]
+        reply = next(one["reply"] for one in received if one["~"] == "ReplyReceived" and "chunk_robot" in one["reply"])
+        for row in reply["chunk_robot"]["rows"]:
             row[0] += 0.25
 
     assert replayed(rewritten(pages, change)).difference is not None
@@ -201,11 +208,27 @@ def test_a_brain_of_another_version_is_refused_with_the_reason(pages: list[Page]
     def change(found: list[dict[str, Any]]) -> None:
         for record in found:
             if record["kind"] == "snapshot":
-                record["brain"]["hat"] = record["brain"].pop("held_ticks")
+                record["state"]["hat"] = record["state"].pop("num_held_periods")
 
     again = replayed(rewritten(pages, change))
     assert again.refused and again.difference is None and again.decisions == 0
-    assert "has hat, which this version has not" in again.notes[0] and "lacks held_ticks" in again.notes[0]
+    assert "has hat, which this version does not know" in again.notes[0] and "lacks num_held_periods" in again.notes[0]
+
+
+@pytest.mark.parametrize("recorded", [1, 3])
+def test_a_recording_in_another_format_is_refused_by_its_name(pages: list[Page], recorded: int) -> None:
+    def change(found: list[dict[str, Any]]) -> None:
+        for record in found:
+            if record["kind"] in ("begin", "snapshot"):
+                del record["format"]
+                record.update({"format": recorded} if recorded != 1 else {})
+
+    again = replayed(rewritten(pages, change))
+    refusal = f"recorded in format {recorded}, which this version does not read"
+    assert again.refused and again.notes == [refusal] and again.decisions == 0
+    for read in (AuditLog, chains_of, lambda found: list(episodes(found, lambda digest: None, Labels(), Skipped()))):
+        with pytest.raises(RfmError, match=f"robot/r1: {refusal}"):
+            read(rewritten(pages, change))
 
 
 def test_other_software_is_said(pages: list[Page]) -> None:
@@ -219,12 +242,12 @@ def test_after_a_gap_the_next_snapshot_begins_anew(pages: list[Page]) -> None:
     assert "records are missing" in again.notes[0]
 
 
-def test_a_call_that_this_version_has_not_ends_the_stretch(pages: list[Page]) -> None:
+def test_an_event_that_this_version_has_not_ends_the_stretch(pages: list[Page]) -> None:
     def change(found: list[dict[str, Any]]) -> None:
-        next(one for one in found if one["kind"] == "call")["do"] = "sing"
+        next(one for one in found if one["kind"] == "event")["event"]["~"] = "SongRequested"
 
     again = replayed(rewritten(pages, change))
-    assert again.refused and "'sing'" in again.notes[0] and again.difference is None
+    assert again.refused and "'SongRequested' is no event" in again.notes[0] and again.difference is None
 
 
 def test_nobody_who_looks_changes_it() -> None:

@@ -24,7 +24,8 @@ def told(world: World, recorder: Recorder) -> tuple[list[dict[str, Any]], dict[t
     """Its ticks, and the rows of its chunks by session epoch, episode and sequence."""
     recorder.journal.close(world.now_s, "")
     found = all_records(recorder.pages)
-    replies = [one["args"]["reply"] for one in found if one.get("do") == "reply" and "chunk_robot" in one["args"]["reply"]]
+    events = [one["event"] for one in found if one["kind"] == "event"]
+    replies = [one["reply"] for one in events if one["~"] == "ReplyReceived" and "chunk_robot" in one["reply"]]
     chunks = {
         tuple(reply["id"][name] for name in ("session_epoch", "episode", "sequence")): np.float32(reply["chunk_robot"]["rows"])
         for reply in replies

@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -21,7 +20,7 @@ from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot.config import LinkConfig, TaskPolicy
 from ros2_rfm_serving.types import Fallback, TaskOutcome
-from test.unit.audit.story import Log, answer, request, row, tick, transition
+from test.unit.audit.story import Log, answer, control_tick, request, row, tick, transition
 from test.unit.audit.test_robot_replay import RecordedMachine, RecordedPipelinedMachine
 
 CONFIG = {"max_action_age_s": 3.0, "limits": {"lower": [-1.0, -1.0], "upper": [1.0, 1.0]}, "link": codec.plain(LinkConfig())}
@@ -32,16 +31,10 @@ def robot(rule: str = "") -> Log:
     return Log("robot/push_1", "robot", {"config": SUPERVISED if rule == safety.PASSED else CONFIG})
 
 
-def call(log: Log, t_s: float, do: str, **args: Any) -> None:
-    log.note("call", t_s, do=do, args=codec.plain(args), result=None)
-
-
 def story(log: Log) -> None:
     """A schedule, a session, a request, its chunk, a row of it, a stop."""
-    call(log, 0.05, "follow", schedule={"routes": ({"robot": "push_1", "component": "system1", "slo_s": 0.4},)})
-    log.note(
-        "call", 0.1, do="session_opened", args={"component": "system1", "server": "s", "grant": {"session_epoch": 3}}, result=None
-    )
+    log.event(0.05, "ScheduleReceived", schedule={"routes": ({"robot": "push_1", "component": "system1", "slo_s": 0.4},)})
+    log.event(0.1, "SessionOpened", component="system1", server="s", grant={"session_epoch": 3})
     transition(log, 0.15, "STREAMING")
     tick(log, 0.2, None, {"by": "nothing", "reason": ""}, requests=[request(1)])
     answer(log, 0.3, 1)
@@ -72,7 +65,7 @@ def unasked(log: Log) -> None:
 
 
 def moved_at_reset(log: Log) -> None:
-    log.note("call", 1.0, do="reset_begins", args={}, result=None)
+    log.event(1.0, "ResetStarted")
     tick(log, 1.1, [0.0, 0.0], {"by": "rung", "reason": ""})
 
 
@@ -89,7 +82,7 @@ def resurrects(log: Log) -> None:
 
 
 def raises(log: Log) -> None:
-    log.note("tick", 1.0, sensors=None, may_act=True, raised="ValueError")
+    log.note("tick", 1.0, event=control_tick(None), raised="ValueError")
 
 
 def asks_twice(log: Log) -> None:
@@ -104,7 +97,7 @@ def is_warned(log: Log) -> None:
 
 def verdict(log: Log, t_s: float, word: str) -> None:
     told = {"id": {"robot": "push_1", "component": "safety", "session_epoch": 9, "episode": 1, "sequence": 1}, "verdict": word}
-    log.note("call", t_s, do="reply", args={"reply": told}, result=True)
+    log.event(t_s, "ReplyReceived", result=True, reply=told)
 
 
 BREAKS: dict[str, Callable[[Log], None]] = {
@@ -150,7 +143,7 @@ def test_who_is_late_may_be_asked_again_and_a_pass_is_one() -> None:
         tick(log, at_s, None, {"by": "nothing", "reason": ""}, requests=[request(number)])
     verdict(log, 1.5, "Safe")
     tick(log, 1.6, [0.0, 0.0], row(1, 1))
-    call(log, 1.7, "pause")
+    log.event(1.7, "PauseRequested")
     tick(log, 1.8, [0.0, 0.0], row(2, 1))
     assert [one.what for one in kept(AuditLog([log.page()])).broken] == ["no word yet"]
 
@@ -171,8 +164,8 @@ def test_nothing_is_said_of_what_lies_in_a_gap() -> None:
 def test_who_is_deactivated_does_not_wait_for_a_reset() -> None:
     log = robot()
     story(log)
-    call(log, 0.6, "reset_begins")
-    call(log, 0.7, "cancel", outcome=TaskOutcome.SHUTDOWN, message="")
+    log.event(0.6, "ResetStarted")
+    log.event(0.7, "TaskCanceled", outcome=TaskOutcome.SHUTDOWN, message="")
     transition(log, 0.8, "STREAMING")
     tick(log, 0.9, [0.0, 0.0], row(1, 1))
     assert kept(AuditLog([log.page()])).broken == ()

@@ -92,13 +92,13 @@ def from_its(snapshot: int, lived: Records, **brain: Any) -> Records:
     """As if recorded from one of its snapshots on, in which something else stands."""
     (first,) = [at for at, record in enumerate(lived) if record["kind"] == "snapshot"][snapshot:][:1]
     changed = copy.deepcopy(lived[first:])
-    changed[0]["brain"] |= brain
+    changed[0]["state"] |= brain
     return changed
 
 
 @pytest.mark.parametrize("snapshot", [0, 1, 2])
 def test_a_plan_that_was_made_before_anybody_listened_is_made_again(lived: Records, profiles: Path, snapshot: int) -> None:
-    (brain,) = [record["brain"] for record in lived if record["kind"] == "snapshot"][snapshot:][:1]
+    (brain,) = [record["state"] for record in lived if record["kind"] == "snapshot"][snapshot:][:1]
     kept = from_its(snapshot, lived, schedule={**brain["schedule"], "predicted_actions_hz": 1.5})
     result = again(kept, profiles)
     assert result.difference is not None and (result.at["kind"], result.at["n"]) == ("snapshot", kept[0]["n"])
@@ -120,7 +120,7 @@ def test_room_that_was_found_elsewhere_is_found_again(tmp_path: Path, profiles: 
 
 def test_a_snapshot_whose_plan_cannot_be_made_again_is_taken_and_said(lived: Records, profiles: Path) -> None:
     older = from_its(0, lived)[:1]
-    del older[0]["brain"]["previous"]
+    del older[0]["state"]["previous"]
     result = again(older, profiles)
     assert not result.refused and not result.decisions and result.notes == [GIVEN]
 
@@ -210,14 +210,14 @@ def test_a_book_without_a_plan_does_not_grow(tmp_path: Path, profiles: Path, mon
             running.kept.listen()
     lived = running.kept.records()
     snapshots = [number for number, record in enumerate(lived) if record["kind"] == "snapshot"]
-    brains_kept = [lived[number]["brain"] for number in snapshots]
+    brains_kept = [lived[number]["state"] for number in snapshots]
     assert ["base" in brain for brain in brains_kept] == [False, True, True]
     assert all(len(brain["steps"]) <= 7 for brain in brains_kept)
     for first in snapshots:
         result = again(lived[first:], profiles)
         assert result.difference is None and not result.refused and not result.notes, result
     changed = copy.deepcopy(lived[snapshots[1] :])
-    changed[0]["brain"]["base"]["owed_hz"]["arm"] *= 3
+    changed[0]["state"]["base"]["owed_hz"]["arm"] *= 3
     result = again(changed, profiles)
     assert result.difference is not None or result.refused
 

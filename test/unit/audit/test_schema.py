@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from ros2_rfm_serving.audit.recording.ledger import Ledger
-from ros2_rfm_serving.audit.robots.replay import INPUTS
+from ros2_rfm_serving.audit.values import EVENTS
 from test.unit.audit.recordings import all_records, recorded_world, run
 
 
@@ -68,7 +68,13 @@ def test_the_schema_knows_every_key(schema: dict[str, Any], records: list[dict[s
 
 def test_it_refuses_what_is_none(schema: dict[str, Any], records: list[dict[str, Any]]) -> None:
     tick = next(record for record in records if record["kind"] == "tick")
-    for wrong in ({"may_act": "yes"}, {"hash": "0"}, {"n": -1}, {"kind": "tock"}, {"why": {"by": "magic"}}):
+    for wrong in (
+        {"event": {**tick["event"], "may_act": "yes"}},
+        {"hash": "0"},
+        {"n": -1},
+        {"kind": "tock"},
+        {"why": {"by": "magic"}},
+    ):
         with pytest.raises(ValidationError):
             validator(schema, "robot", "tick").validate({**tick, **wrong})
 
@@ -90,5 +96,5 @@ def test_the_document_names_every_kind_and_every_input(
 ) -> None:
     words = set(re.findall(r"`([\w.]+)`", (repository / "docs" / "audit.md").read_text()))
     assert {record["kind"] for record in records} <= words
-    assert INPUTS.keys() <= words
-    assert {record["do"] for record in records if record["kind"] == "call"} <= words
+    assert EVENTS.keys() <= words
+    assert EVENTS.keys() == set(schema["$defs"]["robot.event"]["properties"]["event"]["properties"]["~"]["enum"]) | {"ControlTick"}

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from ros2_rfm_serving.audit.whatif.case import Answered, Carried, Case, Outage, Told
+from ros2_rfm_serving.audit.whatif.case import Answered, Carried, Case, Outage, TimedEvent
 from ros2_rfm_serving.audit.whatif.changes import SETTINGS, with_horizon, with_settings
 from ros2_rfm_serving.audit.whatif.comparison import Row, Spread, _load, compare
 from ros2_rfm_serving.audit.whatif.factories import Knowledge, with_factory
@@ -24,6 +24,7 @@ from ros2_rfm_serving.factory import Catalogue, parse_factory
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.profiles import Profile, ProfileRow
 from ros2_rfm_serving.robot import TaskGoal
+from ros2_rfm_serving.robot.events import PauseRequested, ResumeRequested, TaskStarted
 from ros2_rfm_serving.types import MONITOR, OutputKind, Route
 from test.unit.audit import whatif_cases as made
 
@@ -156,7 +157,10 @@ def test_parameters_that_changed_at_work_change_again_and_a_question_is_about_al
 def test_a_paused_robot_pauses_and_a_judge_ends_the_attempt_when_it_did() -> None:
     case = made.case(1)
     (name,) = case.robots
-    paused = replace(case.robots[name], told=(*case.robots[name].told, Told(8.0, "pause"), Told(12.0, "resume")))
+    paused = replace(
+        case.robots[name],
+        commands=(*case.robots[name].commands, TimedEvent(8.0, PauseRequested()), TimedEvent(12.0, ResumeRequested())),
+    )
     assert replay(replace(case, robots={name: paused}), 0).figures.actions_hz == pytest.approx(20.0 * 14 / 18, rel=0.05)
     assert replay(_judged(case), 0).figures.episodes == 3
 
@@ -165,7 +169,7 @@ def _judged(case: Case) -> Case:
     """Three tasks of 5 s, each said to be done by a monitor of 2 Hz after 4 s, though the next one is given when 6 s are over."""
     (name,) = case.robots
     goal = TaskGoal(task="push", instruction="push it", time_budget_s=60.0, reset=False)
-    told = tuple(Told(2.5 + 6.0 * i, "start", (goal,)) for i in range(3))
+    commands = tuple(TimedEvent(2.5 + 6.0 * i, TaskStarted(goal)) for i in range(3))
     answers = tuple(Answered(i + 1, 0.5 * k, MONITOR, ("done" if k >= 8 else "ongoing",)) for i in range(3) for k in range(12))
     judge = made.server("server_2")
     judge = replace(
@@ -177,7 +181,7 @@ def _judged(case: Case) -> Case:
     schedule = replace(
         case.schedule, placements=(*case.schedule.placements, judge.placement), routes=(*case.schedule.routes, route)
     )
-    robot = replace(case.robots[name], told=told, answers=answers)
+    robot = replace(case.robots[name], commands=commands, answers=answers)
     return replace(case, robots={name: robot}, servers={**case.servers, "server_2": judge}, schedules=((0.0, schedule),))
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.whatif.case import Case, Told
+from ros2_rfm_serving.audit.servers import objects
+from ros2_rfm_serving.audit.whatif.case import Case, TimedEvent
 from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
 from ros2_rfm_serving.audit.whatif.changes import with_settings
 from ros2_rfm_serving.audit.whatif.reading import recording
@@ -19,7 +20,7 @@ from ros2_rfm_serving.audit.whatif.servers import outages_of, servers_of
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.profiles import FixedService, SteppedService
-from ros2_rfm_serving.robot import TaskGoal
+from ros2_rfm_serving.robot import TaskGoal, events
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import MONITOR, SYSTEM1, ObservationRequest, RequestId, SessionRequest, empty
 from test.unit.audit.recordings import recorded_world, run
@@ -54,8 +55,9 @@ def test_what_was_executed_and_answered_is_what_the_brain_counted(found: tuple[o
 def test_a_case_has_ticks_tasks_words_and_delays(found: tuple[object, RobotRead]) -> None:
     _, read = found
     case = read.case(lambda key, asked: False)
-    assert [told.what for told in case.told] == ["start", "pause", "resume"]
-    assert case.told[0].args[0].task == case.task
+    kinds = [type(one.event) for one in case.commands]
+    assert kinds == [events.TaskStarted, events.PauseRequested, events.ResumeRequested]
+    assert case.commands[0].event.goal.task == case.task
     assert len(case.ticks) > 200 and all(tick.may_act for tick in case.ticks[-5:])
     assert {answer.component for answer in case.answers} == {MONITOR} and case.answers[0].words == ("ongoing",)
     delays_s = [carried.both_ways_s for carried in case.network if carried.both_ways_s < math.inf]
@@ -109,7 +111,7 @@ def test_parameters_that_were_given_anew_are_others_only_where_they_differ() -> 
     (chain,) = chains_of(kept.pages)
 
     def reconfigured(config: ServerConfig) -> bool:
-        record = {"n": 9, "t": 1.0, "kind": "call", "do": "reconfigure", "args": {"config": codec.plain(config)}}
+        record = {"n": 9, "t": 1.0, "kind": "call", "do": "reconfigure", "args": {"config": objects.plain(config)}}
         read.reconfigured = False
         read.read(replace(chain, records=[*chain.records, record]))
         return read.reconfigured
@@ -149,7 +151,12 @@ def test_batching_continuously_cannot_be_asked_of_what_was_recorded_otherwise() 
 
 
 @pytest.mark.parametrize(
-    "record", [{"kind": "tick"}, {"kind": "call", "do": "reply", "args": None, "result": True}, {"kind": "snapshot", "brain": 7}]
+    "record",
+    [
+        {"kind": "tick"},
+        {"kind": "event", "event": {"~": "ReplyReceived", "reply": None}, "result": True},
+        {"kind": "snapshot", "format": 2, "state": 7},
+    ],
 )
 def test_a_recording_that_nobody_wrote_so_is_refused_with_the_reason(record: dict[str, Any]) -> None:
     log = Log("robot/r1", "robot", {"config": codec.plain(CONFIG)})
@@ -160,29 +167,30 @@ def test_a_recording_that_nobody_wrote_so_is_refused_with_the_reason(record: dic
 
 
 def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_kept() -> None:
-    goal = codec.plain(TaskGoal(task="push", instruction="push it", time_budget_s=15.0))
+    goal = TaskGoal(task="push", instruction="push it", time_budget_s=15.0)
 
     def became(t: float, before: str, after: str) -> dict[str, Any]:
         return {"t": t, "kind": "transition", "from": {"phase": before}, "to": {"phase": after}, "reason": ""}
 
-    def call(t: float, do: str, **args: Any) -> dict[str, Any]:
-        return {"t": t, "kind": "call", "do": do, "args": args, "result": None}
+    def happened(t: float, event: events.Event) -> dict[str, Any]:
+        return {"t": t, "kind": "event", "event": codec.plain(event), "result": None}
 
     records = [
-        {"t": 0.0, "kind": "begin", "made_of": {"config": codec.plain(CONFIG)}},
-        {"t": 0.0, "kind": "snapshot", "brain": {"episode": 0, "task": None, "paused": False, "following": None}},
-        call(1.0, "start", goal=goal),
+        {"t": 0.0, "kind": "begin", "config": codec.plain(CONFIG)},
+        {"t": 0.0, "kind": "snapshot", "state": {"episode": 0, "task": None, "paused": False, "following": None}},
+        happened(1.0, events.TaskStarted(goal)),
         became(1.0, "IDLE", "RESETTING"),
-        call(3.0, "reset_done", ok=True, problem=""),
+        happened(3.0, events.ResetFinished(True, "")),
         became(3.0, "RESETTING", "EXECUTING"),
-        call(8.0, "reconfigure", config=codec.plain(replace(CONFIG, max_action_age_s=0.5))),
-        call(9.0, "server_lost", server="server_1", problem="silent"),
+        happened(8.0, events.ConfigurationChanged(replace(CONFIG, max_action_age_s=0.5))),
+        happened(9.0, events.ServerLost("server_1", "silent")),
         became(18.0, "EXECUTING", "RESETTING"),
-        call(18.5, "reset_done", ok=True, problem=""),
+        happened(18.5, events.ResetFinished(True, "")),
     ]
     chain = Chain("robot/r1", "robot", 0.0, records=records)  # type: ignore[arg-type]
     (read,) = robots_of([chain], {}).values()
     case = read.case(lambda key, asked: False)
     assert case.resets_s == {1: pytest.approx(2.0), 2: pytest.approx(0.5)} and read.log.episodes == [1.0, 18.0]
     assert [(at_s, config.max_action_age_s) for at_s, config in case.later] == [(8.0, 0.5)]
-    assert [told.what for told in case.told] == ["start"] and case.heard == (Told(9.0, "server_lost", ("server_1", "silent")),)
+    assert [one.event for one in case.commands] == [events.TaskStarted(goal)]
+    assert case.server_events == (TimedEvent(9.0, events.ServerLost("server_1", "silent")),)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from ros2_rfm_serving.audit.whatif.case import Batch, Carried, Case, RobotCase, ServerCase, Ticked, Told
+from ros2_rfm_serving.audit.whatif.case import Batch, Carried, Case, RobotCase, ServerCase, Ticked, TimedEvent
 from ros2_rfm_serving.robot import RobotConfig, TaskGoal
+from ros2_rfm_serving.robot.events import TaskStarted
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.types import SYSTEM1, Conditioning, ModelContract, OutputKind, Placement, Route, Schedule
 
@@ -26,7 +27,7 @@ def batch_s(rows: int) -> float:
     return 0.06 + 0.01 * rows
 
 
-def robot(name: str, *, told: tuple[Told, ...] | None = None, network: tuple[Carried, ...] | None = None) -> RobotCase:
+def robot(name: str, *, commands: tuple[TimedEvent, ...] | None = None, network: tuple[Carried, ...] | None = None) -> RobotCase:
     begins_s = 0.05 * Random(name).random()
     ticks = tuple(Ticked(begins_s + i / RATE_HZ, 0.002, 0.05, 0.05, True) for i in range(int(SECONDS * RATE_HZ)))
     goal = TaskGoal(task="push", instruction="push it", time_budget_s=60.0, reset=False)
@@ -34,7 +35,7 @@ def robot(name: str, *, told: tuple[Told, ...] | None = None, network: tuple[Car
         config=RobotConfig(name=name, action_names=("x",), cameras=("top",), state_size=1, control_rate_hz=RATE_HZ),
         task="push",
         ticks=ticks,
-        told=(Told(0.2, "start", (goal,)),) if told is None else told,
+        commands=(TimedEvent(0.2, TaskStarted(goal)),) if commands is None else commands,
         network=tuple(Carried(0.5 * i, 0.01) for i in range(40)) if network is None else network,
     )
 

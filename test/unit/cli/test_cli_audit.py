@@ -95,10 +95,10 @@ def test_another_decision_is_shown_with_both_sides(pages: list[Page], written: W
 def test_a_chain_that_began_anew_is_named_and_is_not_all_well(written: Written) -> None:
     world, recorder = recorded_world()
     run(world, recorder, 4)
-    world.brain.hat = object()  # type: ignore[attr-defined]
-    recorder.journal.listeners(2, world.now_s)  # a snapshot, which knows no hats
+    world.brain.snapshot = lambda: {"hat": object()}  # type: ignore[method-assign]
+    recorder.journal.listeners(2, world.now_s)  # a snapshot, which cannot be recorded
     run(world, recorder, 2)
-    del world.brain.hat  # type: ignore[attr-defined]
+    del world.brain.snapshot  # type: ignore[method-assign]
     run(world, recorder, 4)
     recorder.journal.close(world.now_s, "the end of the process")
     bag = str(written(with_recorder(recorder.pages)))

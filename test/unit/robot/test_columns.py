@@ -10,13 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.compare import first_difference
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
 from ros2_rfm_serving.robot.columns import ActionColumns, suggestions
@@ -31,6 +28,7 @@ from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.output import check_stop
 from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest, TaskOutcome
 from test.unit.fakes import CONTRACT, JPEG, chunk, grant, observation, schedule
+from test.unit.robot.mirrored import stored
 
 POSITION, VELOCITY, DELTA = CommandType.POSITION, CommandType.VELOCITY, CommandType.DELTA
 EFFORT, BINARY = CommandType.EFFORT, CommandType.BINARY
@@ -229,9 +227,7 @@ def test_a_recorded_robot_goes_on_as_the_recording_says() -> None:
     config = droid(command_types=types, turns=(0.0,) * 6 + (TURN, 0.0), limits=limits, fallback=ladder("ramp_down:0.3 zero"))
     rig = Rig(config, np.array([0.0] * 6 + [3.1, 0.5], np.float32))
     rig.execute(np.array([[0.5] * 6 + [-3.1, 0.8]] * 6))
-    recorded = orjson.loads(orjson.dumps(codec.whole(rig.brain), option=orjson.OPT_SERIALIZE_NUMPY))
-    restored = codec.value(recorded)
-    assert first_difference(recorded, orjson.loads(orjson.dumps(codec.whole(restored), option=orjson.OPT_SERIALIZE_NUMPY))) is None
+    restored = RobotBrain.from_state(stored(config), stored(rig.brain.snapshot()))
     commands = []
     for brain in (rig.brain, restored):
         times_s = (rig.now_s + PERIOD_S * np.arange(1, 30)).tolist()

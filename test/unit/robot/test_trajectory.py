@@ -13,13 +13,14 @@ import orjson
 import pytest
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.robots.told import told_tick
+from ros2_rfm_serving.audit.robots.records import tick_record
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Tick
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung, Trajectory
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, chunk, grant, schedule
 from test.unit.robot.jtc_model import JointTrajectoryController, Point
+from test.unit.robot.mirrored import stored
 from test.unit.robot.robots import GOAL, sensors
 
 Values = npt.NDArray[np.float64]
@@ -335,14 +336,13 @@ def test_positions_alone_stop_at_the_first_point_of_each_chunk_under_upsampling(
 
 def test_a_recorded_robot_sends_the_same_trajectories_again() -> None:
     arm = Arm().run(2.0)
-    again = codec.value(codec.whole(arm.brain))
+    again = RobotBrain.from_state(stored(arm.brain.config), stored(arm.brain.snapshot()))
     for period in range(1, 90):
         at_s = arm.now_s + period / CONFIG.control_rate_hz
         given = sensors(at_s, arm.measured.astype(np.float32))
-        ticks = [told_tick(brain, given, True, brain.tick(given, at_s)) for brain in (arm.brain, again)]
-        assert orjson.dumps(ticks[0], option=orjson.OPT_SERIALIZE_NUMPY) == orjson.dumps(
-            ticks[1], option=orjson.OPT_SERIALIZE_NUMPY
-        )
+        ticks = [(brain.tick(given, at_s), brain.why) for brain in (arm.brain, again)]
+        first, second = (tick_record(why, given, True, tick) for tick, why in ticks)
+        assert first == second
     ends = [codec.plain(brain.stop_trajectory(at_s)) for brain in (arm.brain, again)]
     assert orjson.dumps(ends[0], option=orjson.OPT_SERIALIZE_NUMPY) == orjson.dumps(ends[1], option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -1,0 +1,136 @@
+"""Records of a robot: what its core was given, and what it decided. The recording and the replay write them alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.robot import RobotBrain, Sensors, Tick, events
+from ros2_rfm_serving.robot.why import Origin, Why
+from ros2_rfm_serving.types import NO_ROWS, ObservationRequest, RequestId, RobotState, TaskPhase
+
+EncodeArray = Callable[[np.ndarray[Any, Any]], Any]
+TICK, EVENT, TRANSITION = "tick", "event", "transition"
+"""Kinds of records: a control tick, any other event, and a change of the state that people see."""
+
+
+def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: Tick) -> bytes:
+    """Return the record of a tick, as JSON. why: of the core, after it. Its images are those that a request took along: no decision
+    reads one."""
+
+    def record(array: EncodeArray) -> dict[str, Any]:
+        event = {"~": "ControlTick", "sensors": _sensors(sensors, bool(tick.requests), array), "may_act": may_act}
+        return {"event": event, **decided(why, tick, array)}
+
+    return codec.packed(record)
+
+
+def decided(why: Why, tick: Tick, array: EncodeArray = codec.array) -> dict[str, Any]:
+    """Return what a tick decided."""
+    found: dict[str, Any] = {
+        "command": None if tick.command is None else array(tick.command),
+        "why": why_record(why, array),
+        "requests": [_request(server, request) for server, request in tick.requests] if tick.requests else [],
+        "opens": codec.plain(tick.opens) if tick.opens else [],
+        "resets": codec.plain(tick.resets) if tick.resets else [],
+    }
+    if tick.trajectory is not None:
+        found["trajectory"] = codec.plain(tick.trajectory)
+    return found
+
+
+def failed_tick(sensors: Sensors | None, may_act: bool, error: BaseException) -> dict[str, Any]:
+    event = {"~": "ControlTick", "sensors": _sensors(sensors, True, codec.array), "may_act": may_act}
+    return {"event": event, "raised": raised(error)}
+
+
+def event_record(event: events.Event, result: object) -> dict[str, Any]:
+    return {"event": codec.plain(event), "result": codec.plain(result)}
+
+
+def failed_event(event: events.Event, error: BaseException) -> dict[str, Any]:
+    return {"event": codec.plain(event), "raised": raised(error)}
+
+
+def raised(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:400]
+
+
+VisibleState = tuple[RobotState, TaskPhase, bool]
+"""Fail-safe state, phase of the task, and whether the robot is paused."""
+
+
+def visible_state(core: RobotBrain) -> VisibleState:
+    """Return the state that people see."""
+    return core.state, core.task.phase if core.task is not None else TaskPhase.IDLE, core.paused
+
+
+def state_record(visible: VisibleState) -> dict[str, Any]:
+    """Return the state that people see, as transitions have it."""
+    state, phase, paused = visible
+    return {"state": state.name, "phase": phase.name, "paused": paused}
+
+
+def why_record(why: Why, array: EncodeArray = codec.array) -> dict[str, Any]:
+    found: dict[str, Any] = {"by": why.by.value}
+    if why.origin is not None:
+        found["row"], found["chunk"] = why.row, _origin(why.origin)
+    if not math.isnan(why.staleness_s):
+        found["staleness_s"] = why.staleness_s
+    if not math.isnan(why.oldest_staleness_s):
+        found["oldest_staleness_s"] = why.oldest_staleness_s
+    if why.limited_from is not None:
+        found["limited_from"] = array(why.limited_from)
+    if why.rung is not None:
+        found["rung"] = why.rung.value
+    if why.reason:
+        found["reason"] = why.reason
+    return found
+
+
+def _sensors(sensors: Sensors | None, with_images: bool, array: EncodeArray) -> dict[str, Any] | None:
+    """Return what the codec writes of the readings, without images that no request took along."""
+    if sensors is None:
+        return None
+    return {
+        "~": "Sensors",
+        "state": array(sensors.state),
+        "state_s": _seconds(sensors.state_s),
+        "images": codec.plain(sensors.images) if with_images else [],
+        "images_s": _seconds(sensors.images_s),
+        "skew_s": _seconds(sensors.skew_s),
+        "positions": None if sensors.positions is None else array(sensors.positions),
+    }
+
+
+def _seconds(value: float) -> Any:
+    """Return a time for JSON: most are finite numbers of Python, and stand for themselves."""
+    return value if type(value) is float and math.isfinite(value) else codec.plain(value)
+
+
+def _origin(origin: Origin) -> dict[str, Any]:
+    ended = {} if origin.ended_with is None else {"ended_with": origin.ended_with}
+    return {**_identity(origin.id), **ended, "server": origin.server, "model_hash": origin.model_hash}
+
+
+def _identity(identity: RequestId) -> dict[str, Any]:
+    return {"session_epoch": identity.session_epoch, "episode": identity.episode, "sequence": identity.sequence}
+
+
+def _request(server: str, request: ObservationRequest) -> dict[str, Any]:
+    rows = request.prefix_model
+    return {
+        "server": server,
+        "component": request.id.component,
+        **_identity(request.id),
+        "instruction": request.instruction,
+        "inference_delay_steps": request.inference_delay_steps,
+        "prefix_rows": len(rows),
+        "prefix": codec.digest(np.ascontiguousarray(rows).tobytes()) if rows is not NO_ROWS and rows.size else "",
+        "report": codec.plain(request.report),
+        "episode_start": request.episode_start,
+    }

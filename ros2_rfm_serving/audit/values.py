@@ -1,0 +1,128 @@
+"""Names of the classes whose values stand in recordings.
+
+A name in a recording is part of its format: it stays when a class is renamed or moves to another module. A class that is recorded
+for the first time is given a name here, which is the field's word for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ros2_rfm_serving.robot import RobotConfig, Sensors, Tick, config, events, gate, limits, task, why
+from ros2_rfm_serving.robot.conversation import flight, link
+from ros2_rfm_serving.types import (
+    Chunk,
+    Conditioning,
+    EncodedImage,
+    ExecutionReport,
+    Fallback,
+    Guidance,
+    Heard,
+    Horizon,
+    ModelContract,
+    ObservationRequest,
+    OutputKind,
+    Pipelining,
+    Placement,
+    Plan,
+    PrefixSchedule,
+    RequestId,
+    RobotState,
+    Route,
+    Schedule,
+    Served,
+    Serving,
+    SessionGrant,
+    SessionRequest,
+    TaskOutcome,
+    TaskPhase,
+    Verdict,
+)
+from ros2_rfm_serving.types.admission import Admission
+
+EVENTS: Mapping[str, type] = MappingProxyType(
+    {
+        "ScheduleReceived": events.ScheduleReceived,
+        "ServerStatusReceived": events.ServerStatusReceived,
+        "ServerLoadingReceived": events.ServerLoadingReceived,
+        "ServerProcessSeen": events.ServerProcessSeen,
+        "ServerLost": events.ServerLost,
+        "SessionOpened": events.SessionOpened,
+        "SessionRefused": events.SessionRefused,
+        "RefetchRequested": events.RefetchRequested,
+        "EpisodeResetAnswered": events.EpisodeResetAnswered,
+        "ReplyReceived": events.ReplyReceived,
+        "ControlTick": events.ControlTick,
+        "TaskStarted": events.TaskStarted,
+        "TaskFinished": events.TaskFinished,
+        "TaskCanceled": events.TaskCanceled,
+        "ResetStarted": events.ResetStarted,
+        "ResetFinished": events.ResetFinished,
+        "StopRequested": events.StopRequested,
+        "TrajectoryStopRequested": events.TrajectoryStopRequested,
+        "PauseRequested": events.PauseRequested,
+        "ResumeRequested": events.ResumeRequested,
+        "AbortRequested": events.AbortRequested,
+        "ConfigurationChanged": events.ConfigurationChanged,
+        "CountsAdded": events.CountsAdded,
+    }
+)
+"""Events of a robot."""
+
+VALUES: Mapping[str, type] = MappingProxyType(
+    {
+        "Admission": Admission,
+        "Chunk": Chunk,
+        "ChunkOrigin": why.Origin,
+        "CommandLimits": limits.Limits,
+        "CommandSource": why.By,
+        "CommandType": config.CommandType,
+        "Conditioning": Conditioning,
+        "ConnectionConfig": config.LinkConfig,
+        "ConnectionState": link.LinkState,
+        "EncodedImage": EncodedImage,
+        "EpisodeReset": config.EpisodeReset,
+        "ExecutionHorizon": Horizon,
+        "ExecutionReport": ExecutionReport,
+        "FailSafeConfig": config.FailSafeConfig,
+        "FallbackMotion": config.Motion,
+        "FallbackStep": config.Rung,
+        "Guidance": Guidance,
+        "ModelContract": ModelContract,
+        "ModelIdentity": link.ModelIdentity,
+        "ObservationRequest": ObservationRequest,
+        "OutputKind": OutputKind,
+        "Pipelining": Pipelining,
+        "Placement": Placement,
+        "Plan": Plan,
+        "PrefixSchedule": PrefixSchedule,
+        "QueueCompatibility": config.Compatibility,
+        "RequestId": RequestId,
+        "RequestInFlight": flight.InFlight,
+        "RobotConfig": RobotConfig,
+        "RobotState": RobotState,
+        "Route": Route,
+        "Schedule": Schedule,
+        "ScheduleAnswer": Heard,
+        "Sensors": Sensors,
+        "Served": Served,
+        "ServingMode": Serving,
+        "SessionGrant": SessionGrant,
+        "SessionRequest": SessionRequest,
+        "TaskFallback": Fallback,
+        "TaskGoal": task.TaskGoal,
+        "TaskOutcome": TaskOutcome,
+        "TaskPhase": TaskPhase,
+        "TaskPolicy": config.TaskPolicy,
+        "TaskResult": task.TaskResult,
+        "Tick": Tick,
+        "Trajectory": config.Trajectory,
+        "ValidationConfig": gate.GateConfig,
+        "ValidationMode": gate.GateMode,
+        "Verdict": Verdict,
+    }
+)
+"""Values that events, decisions, configurations and snapshots consist of."""
+
+RECORDED: Mapping[str, type] = MappingProxyType({**EVENTS, **VALUES})
