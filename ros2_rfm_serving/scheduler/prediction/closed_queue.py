@@ -49,13 +49,13 @@ class Service:
 
 @lru_cache(maxsize=REMEMBERED)
 def runs_of(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> QueueRuns:
-    """most: requests; with another number other starts are drawn."""
+    """Return the runs of this queue. most: requests; with another number other starts are drawn."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), service.batch_size, *drawn(most)])
     return QueueRuns(members, service.mean_s, lambda end_s: Run(members, service, rng).run(end_s), most)
 
 
 def waits(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> Waits:
-    """What the members see in all of `runs_of`."""
+    """Return what the members see in all of `runs_of`."""
     return runs_of(members, service, most).waits
 
 

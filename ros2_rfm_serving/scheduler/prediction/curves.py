@@ -31,7 +31,7 @@ PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
 
 REMEMBERED = 8192
-"""Results of searches that are kept. When there are more, all are forgotten: a search seldom comes back to what it found long ago."""
+"""Results of searches that are kept. When there are more, all are forgotten: a search seldom comes back to old ones."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -60,11 +60,11 @@ class Config:
 
     @cached_property
     def place(self) -> str:
-        """What configurations are sorted by."""
+        """Return the text that configurations are sorted by."""
         return str(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, in which text has other hashes."""
+        """Return the fields alone: in another process text has other hashes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -102,7 +102,10 @@ class Line:
 
 
 class Remembered(Generic[Key, Value]):
-    """A bounded cache of what searches of one planning call find again and again. Threads may share it: two of them may then compute the same result."""
+    """A bounded cache of what searches of one planning call find again and again.
+
+    Threads may share it: two of them may then compute the same result.
+    """
 
     def __init__(self, most: int = REMEMBERED) -> None:
         self._most = most

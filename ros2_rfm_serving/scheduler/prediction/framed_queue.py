@@ -31,13 +31,13 @@ Stages = tuple[int, ...]
 
 @lru_cache(maxsize=REMEMBERED)
 def framed_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
-    """As `stepped_runs`."""
+    """Return the runs of this queue, as `stepped_runs` does."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, 1, *drawn(most)])
     return QueueRuns(members, law.mean_s(1), lambda end_s: _FramedRun(members, law, order, rng).run(end_s), most)
 
 
 def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
-    """What the members see in all of `framed_runs`."""
+    """Return what the members see in all of `framed_runs`."""
     return framed_runs(members, law, order, most).waits
 
 

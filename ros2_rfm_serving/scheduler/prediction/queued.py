@@ -155,8 +155,11 @@ class QueueRuns:
         of_starts: float = NINE_OF_TEN,
         crowd: Callable[[float], Found] | None = None,
     ) -> None:
-        """run: one more start, up to a time. service_s: of one who is alone. most: requests. of_starts: as in `Waited`.
-        crowd: one more in which all begin at once, of which what is asked from `PARTED_S` on counts."""
+        """Prepare the runs, without making one.
+
+        run: one more start, up to a time. service_s: of one who is alone. most: requests. of_starts: as in `Waited`.
+        crowd: one more in which all begin at once, of which what is asked from `PARTED_S` on counts.
+        """
         num_starts, self._span_s = _starts(members, service_s, most)
         self._members, self._service_s, self._of_starts = members, service_s, of_starts
         self._runs = [*[(run, WARM_UP_S)] * num_starts, *([(crowd, PARTED_S)] if crowd else [])]
@@ -166,10 +169,10 @@ class QueueRuns:
 
     @property
     def waits(self) -> Waits:
-        """What the members see in all runs."""
+        """Return what the members see in all runs."""
         with self._lock:
             if self._waits is None:
-                self._waits = self._seen(list(self._each()))
+                self._waits = self._summary(list(self._each()))
                 self._made.clear()
             return self._waits
 
@@ -203,7 +206,7 @@ class QueueRuns:
             self._made.append(run(begins_s + self._span_s))
             yield self._made[-1]
 
-    def _seen(self, runs: Sequence[Found]) -> Waits:
+    def _summary(self, runs: Sequence[Found]) -> Waits:
         span_s, service_s = self._span_s, self._service_s
         watched_s = [
             len(runs) * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in self._members

@@ -229,7 +229,7 @@ class RateSearch:
         return found.add(key, (self._searched(worth, near), self.work))[0]
 
     def _key(self) -> Hashable:
-        """All that the search depends on beside the curves, where no links count."""
+        """Return all that the search depends on beside the curves, where no links count."""
         patterns = [(p.host.config, p.limit_hz, p.fixed_hz, tuple(p.slopes)) for p in self._patterns]
         loops = [tuple([(calls, tuple(where)) for calls, where in loop.waits]) for loop in self._loops]
         classes = [(t.floor_hz, t.cycle_s, t.value, t.num_robots, t.overlapped, t.round_trip_s) for t in self.problem.classes]

@@ -58,7 +58,7 @@ def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = 
 
 
 def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
-    """What the members see in all of `stepped_runs`."""
+    """Return what the members see in all of `stepped_runs`."""
     return stepped_runs(members, law, order, most).waits
 
 
@@ -152,10 +152,10 @@ class Run:
 
     def _whole(self) -> None:
         """As many as there are shapes for, in one call."""
-        rows, began_s, rule, factors = self._first(self._law.max_rows), self._now_s, self._rule, self._factors
-        self._now_s += rule.perceive_s[len(rows)] * next(factors)
+        rows, began_s, rule, scatter = self._first(self._law.max_rows), self._now_s, self._rule, self._factors
+        self._now_s += rule.perceive_s[len(rows)] * next(scatter)
         step_s = rule.step_s[len(rows)]
-        self._now_s += sum([step_s * factor for factor in islice(factors, rule.num_turns)])
+        self._now_s += sum([step_s * one for one in islice(scatter, rule.num_turns)])
         self._answer(rows, began_s, NO_TURNS)
 
     def _enter(self) -> bool:
@@ -182,12 +182,12 @@ class Run:
     def _turns(self, *, once: bool) -> None:
         """Of all in flight, up to the first that may change who enters: one, or until a group has ended or somebody has come."""
         self._looks += 1
-        groups, step_s, factors, now_s = self._groups, self._rule.step_s[self._num_rows], self._factors, self._now_s
+        groups, step_s, scatter, now_s = self._groups, self._rule.step_s[self._num_rows], self._factors, self._now_s
         left = 1 if once else min([group.turns_left for group in groups])
         next_s = self._coming[0][0] if self._coming else math.inf
         turns = 0
         while turns < left and (not turns or now_s < next_s):
-            now_s += step_s * next(factors)
+            now_s += step_s * next(scatter)
             turns += 1
         self._now_s = now_s
         for group in groups:
