@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import orjson
 
-from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerBrain, Work, events
 from test.unit.deep_equality import difference
@@ -54,7 +54,7 @@ INPUTS: dict[str, type] = {
 
 def stored(value: object) -> Any:
     """What comes out of a file into which a value was written."""
-    return codec.value(orjson.loads(orjson.dumps(codec.plain(value), option=orjson.OPT_SERIALIZE_NUMPY)))
+    return objects.value(orjson.loads(orjson.dumps(objects.plain(value), option=orjson.OPT_SERIALIZE_NUMPY)))
 
 
 def event_of(name: str, *args: Any) -> tuple[events.Event, float]:
