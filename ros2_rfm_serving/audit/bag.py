@@ -1,4 +1,4 @@
-"""A recording, read: a rosbag2 folder of MCAP files, or one such file, also one that was cut off (`rfm record` writes them)."""
+"""Reader of recordings: a rosbag2 folder of MCAP files, or one such file, also if it was cut off (`rfm record` writes them)."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ PAGE, OBSERVATION, PICTURE = "rfm_serving/msg/AuditPage", "rfm_serving/msg/Obser
 CHUNKS_KEPT = 8
 ASIDE_MARK = f'"kind":"{ASIDE}"'.encode()
 ZSTD = b"\x28\xb5\x2f\xfd"
-"""How a compressed message begins; one that is not compressed begins with a zero, the first byte of CDR."""
+"""First bytes of a compressed message; an uncompressed message begins with a zero, the first byte of CDR."""
 
 
 class Message(NamedTuple):
-    """One message, as it was recorded."""
+    """One recorded message."""
 
     topic: str
     type: str
-    """"rfm_serving/msg/AuditPage"."""
+    """Message type, such as `rfm_serving/msg/AuditPage`."""
     time_ns: int
-    """When it was recorded, by the recorder's clock (ROS time)."""
+    """Time of recording by the recorder's clock (ROS time)."""
     data: bytes
-    """CDR."""
+    """Serialized message (CDR)."""
 
 
 class Bag:
-    """What stands in it is found when it is opened; messages are read when they are asked for."""
+    """Recording whose files are indexed when it is opened, and whose messages are read on demand."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises: `RfmError`: there is none, or it is of another kind."""
+        """Open a recording. Raises: `RfmError` when it does not exist or has another format."""
         self.path = Path(path)
         _check_compression(self.path)
         self.files: tuple[Scanned, ...] = tuple(mcap_scan.scan(file) for file in _begun(files_of(self.path)))
         self.damages: dict[str, None] = {}
-        """What could not be read, in words, as far as it was come across."""
+        """Descriptions of the parts that could not be read, as far as they were found, in order of discovery."""
         for one in self.files:
             self.damages |= dict.fromkeys(one.problems)
             if not one.closed:
                 self.damages[f"{one.path.name}: cut off behind {one.end} bytes"] = None
         self.message_types = MessageTypes()
-        """Types of the messages, by the definitions in the files."""
+        """Message types by the definitions in the files."""
         self._chunk = functools.lru_cache(maxsize=CHUNKS_KEPT)(mcap_scan.records)
         self._where: dict[str, tuple[Scanned, ChunkAt, int, int]] | None = None
-        """SHA-256 of an image -> its message in its chunk, and its number in there."""
+        """SHA-256 of an image -> file, chunk, position of its message in the chunk, and position of the image in the message."""
 
     @functools.cached_property
     def topics(self) -> Mapping[str, str]:
-        """Topic -> type."""
+        """Return the type of each topic."""
         return {channel.topic: channel.type for one in self.files for channel in one.channels.values()}
 
     @property
     def begins_ns(self) -> int:
-        """0: it is empty."""
+        """Return the time of the first message; 0 for an empty recording."""
         return min((chunk.begins_ns for one in self.files for chunk in one.chunks), default=0)
 
     @property
@@ -74,7 +74,7 @@ class Bag:
     def messages(
         self, *types: str, topics: Collection[str] | None = None, since_ns: int | None = None, until_ns: int | None = None
     ) -> Iterator[Message]:
-        """In the order in which they came, both times included. types: none: all; topics: none: all."""
+        """Yield messages in the order of recording, between two inclusive times. types, topics: empty or None includes all."""
         since, until = since_ns or 0, 1 << 63 if until_ns is None else until_ns
         wanted = {one.path: _wanted(one, types, topics) for one in self.files}
         chunks = [
@@ -87,17 +87,17 @@ class Bag:
                 yield Message(one.channels[channel].topic, one.channels[channel].type, time_ns, data)
 
     def read(self, message: Message) -> Any:
-        """An object with the message's fields, by the definitions in the bag. Raises: `RfmError`."""
+        """Return an object with the message's fields, by the definitions in the bag. Raises: `RfmError` when it cannot be read."""
         self.message_types.add(message.type, self._definitions.get(message.type, ""))
         return self.message_types.read(message.type, message.data)
 
     def pages(self) -> Iterator[Page]:
-        """Yield the pages of the audit log in the order in which they were written; what cannot be read is named in `damages`.
+        """Yield the pages of the audit log in the order in which they were written; `damages` names pages that cannot be read.
 
-        The recorder begins a file when the last one is full. Files of other tools may overlap in time and are merged by time;
-        where a clock was set back, the pages of each chain are then put into the chain's order. A page that comes again unchanged
-        is left out: middleware and anybody on the graph can repeat it. So is a page that the recorder has set aside, because its
-        writer has not signed it or later pages had come before it.
+        The recorder begins a file when the last one is full. Files of other tools may overlap in time and are merged by time; where
+        a clock was set back, the pages of each chain are then put into the chain's order. An unchanged repetition of a page is left
+        out, because middleware and any participant of the graph can repeat it. A page that the recorder has set aside is left out
+        too: its writer has not signed it, or later pages had come before it.
         """
         known, ends = set[bytes](), dict[tuple[str, int], int]()
         for page in self._all_pages():
@@ -122,8 +122,8 @@ class Bag:
 
     @functools.cached_property
     def _is_in_chain_order(self) -> bool:
-        """Whether the pages of each chain lie in the order in which they were written: a clock that was set back, and a tool that
-        sorts by time, change that."""
+        """Return whether the pages of each chain lie in the order in which they were written. A clock that was set back, and a tool
+        that sorts by time, change that order."""
         firsts = dict[tuple[str, int], int]()
         for page in self._pages_by_time():
             if page.first < firsts.get((page.writer, page.run), 0) and identity(page).hex() not in self._aside:
@@ -133,7 +133,7 @@ class Bag:
 
     @functools.cached_property
     def _aside(self) -> dict[str, str]:
-        """Identities of pages that the recorder has set aside when they came, and why."""
+        """Return the identities of pages that the recorder set aside on arrival, with the reasons."""
         found = dict[str, str]()
         for message in self.messages(PAGE, topics=[topic for topic in self.topics if topic.endswith(f"/{OWN}")]):
             page = _readable(message.data) if ASIDE_MARK in message.data else None
@@ -144,7 +144,7 @@ class Bag:
 
     @property
     def is_ours(self) -> bool:
-        """Our recorder has written all of its files, one after the other."""
+        """Return whether this package's recorder wrote all files, one after the other."""
         return all(one.library == LIBRARY for one in self.files)
 
     def _pages_of(self, one: Scanned) -> Iterator[tuple[int, Page]]:
@@ -158,7 +158,7 @@ class Bag:
                     yield time_ns, page
 
     def blob(self, sha256: str) -> bytes | None:
-        """Bytes of an image that was recorded. None: it is not there."""
+        """Return the bytes of a recorded image; None if the recording does not have it."""
         if self._where is None:
             self._where = dict(self._images())
         found = self._where.get(sha256)
@@ -176,7 +176,7 @@ class Bag:
     def _merged(
         self, chunks: list[tuple[int, int, Scanned, ChunkAt]], wanted: Mapping[Path, frozenset[int]]
     ) -> Iterator[tuple[int, int, int, Scanned, int, bytes]]:
-        """Messages of chunks whose times overlap, each unpacked when its time has come."""
+        """Yield the messages of chunks whose times overlap; each chunk is unpacked when its time has come."""
         heap: list[tuple[int, int, int, Scanned, int, bytes]] = []
         for begins_ns, number, one, chunk in chunks:
             while heap and heap[0][0] < begins_ns:
@@ -213,7 +213,7 @@ class Bag:
                             yield digest(found), (one, chunk, number, image)
 
     def _images_in(self, message: Message) -> list[bytes]:
-        """Empty: it is damaged."""
+        """Return the images of a message; none if it is damaged."""
         try:
             found = self.read(message)
         except RfmError as error:
@@ -223,7 +223,7 @@ class Bag:
 
 
 def in_chain_order(pages: Sequence[Page], aside: Collection[str]) -> list[Page]:
-    """Return pages so that those of each chain stand in the order of their records, in the places that the chain's pages had.
+    """Return the pages with those of each chain in the order of their records, in the positions that the chain's pages had.
 
     aside: identities (hexadecimal) of pages that the recorder set aside, which stay behind the others of their chain.
     """
@@ -247,9 +247,7 @@ def _readable(data: bytes) -> Page | None:
 
 def files_of(path: Path) -> list[Path]:
     """Return a recording's files in the order in which they were written, also those that `metadata.yaml` does not name yet.
-
-    Raises: `RfmError`.
-    """
+    Raises: `RfmError` when there are none, or only files of another format."""
     if path.is_file():
         if path.name.endswith((".db3", ".db3.zstd")):
             raise _convertible(path.parent, "its files are SQLite's (*.db3)")
@@ -264,7 +262,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _check_compression(path: Path) -> None:
-    """Raises: `RfmError` for a recording whose messages or whole files rosbag2 compressed, by `metadata.yaml` or by their names."""
+    """Check that rosbag2 compressed neither messages nor whole files, by `metadata.yaml` and by their names. Raises: `RfmError`."""
     folder = path if path.is_dir() else path.parent
     if any(folder.glob("*.mcap.zstd")) if path.is_dir() else path.name.endswith(".mcap.zstd"):
         raise _convertible(folder, "its files are compressed as a whole (compression_mode: FILE)")
@@ -283,7 +281,7 @@ def _convertible(folder: Path, reason: str) -> RfmError:
 
 
 def _begun(files: list[Path]) -> list[Path]:
-    """Without a last one of which not even the first bytes were written: whoever wrote it was killed right then."""
+    """Return the files without a last one that lacks even its first bytes, because its writer was killed at that moment."""
     return files[:-1] if len(files) > 1 and files[-1].stat().st_size < mcap_scan.SMALLEST_BYTES else files
 
 
@@ -296,6 +294,6 @@ def _wanted(one: Scanned, types: Collection[str], topics: Collection[str] | None
 
 
 def number_of(path: Path) -> tuple[int, str]:
-    """Of `name_12.mcap`."""
+    """Return the sort key of `name_12.mcap`: its number, 0 if it has none, and its name."""
     found = re.search(r"(\d+)$", path.stem)
     return int(found[1]) if found else 0, path.name

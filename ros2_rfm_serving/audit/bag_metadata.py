@@ -1,4 +1,4 @@
-"""`metadata.yaml` of a rosbag2 folder."""
+"""Contents of `metadata.yaml` of a rosbag2 folder."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ ROOT = "rosbag2_bagfile_information"
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Of libyaml where it is there: a factory has thousands of topics, and this is written every minute."""
+"""Libyaml's classes where available: a factory has thousands of topics, and this file is written every minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A file, as far as it is written."""
+    """State of a file as far as it is written."""
 
     name: str
     size: int
     begins_ns: int
     ends_ns: int
     counts: Mapping[int, int]
-    """Channel -> messages."""
+    """Channel -> number of messages."""
 
 
 def metadata(
     files: Iterable[Ended], channels: Mapping[int, Channel], types: MessageTypes, custom: Mapping[str, str] | None = None
 ) -> str:
-    """Return the text of `metadata.yaml`; arguments as of `information`."""
+    """Return the text of `metadata.yaml`; the arguments are those of `information`."""
     return str(yaml.dump({ROOT: information(files, channels, types, custom)}, Dumper=_Dumper, sort_keys=False))
 
 
 def information(
     files: Iterable[Ended], channels: Mapping[int, Channel], types: MessageTypes, custom: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the contents of `metadata.yaml` as rosbag2 has them since version 9 (Jazzy). custom: further facts about the
+    """Return the contents of `metadata.yaml` in the form of rosbag2 since version 9 (Jazzy). custom: further facts about the
     recording, by name."""
     files = list(files)
     counts: Counter[int] = sum((Counter(one.counts) for one in files), Counter())
@@ -71,7 +71,7 @@ def ros_distro() -> str:
 
 
 def read_information(file: Path) -> dict[str, Any]:
-    """Return the contents of a `metadata.yaml`; empty where there are none that can be read."""
+    """Return the contents of a `metadata.yaml`; empty if the file is missing or unreadable."""
     if not file.is_file():  # opening a pipe waits for its other end
         return {}
     try:
@@ -82,12 +82,12 @@ def read_information(file: Path) -> dict[str, Any]:
 
 
 def compression_mode(file: Path) -> str:
-    """Return `FILE`, `MESSAGE`, `STORAGE` or another mode that a metadata file names, in capitals; empty where it names none."""
+    """Return `FILE`, `MESSAGE`, `STORAGE` or another mode that a metadata file names, in capitals; empty if it names none."""
     return str(read_information(file).get("compression_mode") or "").upper()
 
 
 def custom_data(file: Path) -> dict[str, str]:
-    """Return the further facts about a recording in its metadata file, by name; empty where there are none."""
+    """Return the further facts about a recording in its metadata file, by name; empty if there are none."""
     found = read_information(file).get("custom_data")
     if not isinstance(found, dict):
         return {}
@@ -95,10 +95,10 @@ def custom_data(file: Path) -> dict[str, str]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file at once, for its owner alone: a reader finds the old text or the new one."""
+    """Replace a file atomically, for its owner alone: a reader finds the old text or the new one."""
     new = path.with_name(path.name + ".new")
     try:
-        new.unlink(missing_ok=True)  # of somebody who was killed; behind a link may lie what is no recording
+        new.unlink(missing_ok=True)  # left by a killed process; a link may lead to a file outside the recording
         with open(new, "x", encoding="utf-8", opener=private) as file:
             file.write(text)
         new.replace(path)
@@ -128,7 +128,7 @@ def _topic(channel: Channel, count: int, types: MessageTypes) -> dict[str, Any]:
 
 
 def _profiles(qos: str) -> Any:
-    """Return the profiles that a channel of a file offers; none where its text is damaged."""
+    """Return the QoS profiles that a channel of a file offers; empty if their text is damaged."""
     try:
         return yaml.load(qos, Loader=_Loader) if qos else []
     except (yaml.YAMLError, ValueError, RecursionError):

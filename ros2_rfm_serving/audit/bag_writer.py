@@ -1,8 +1,8 @@
-"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, which lists all of them.
+"""Writer of a rosbag2 folder: MCAP files one after the other, and `metadata.yaml`, which lists all of them.
 
-rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, and every
-minute, so that the folder is a bag at any time, also when the recorder is killed. What cannot be written is handed to `lost`, and
-tried again with the next chunk.
+rosbag2 writes that file only at the end. Here it is replaced atomically whenever a file was begun, ended or removed, and every
+minute, so that the folder is a bag at any time, also when the recorder is killed. Losses are reported to `lost`, and unwritten
+metadata is tried again with the next chunk.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.private_files import private, private_folder
 
 REMOVED_SUFFIX = ".removed"
-"""Of an empty file in place of one that the recorder removed on a full disk, before there was room to note that."""
+"""Suffix of an empty file in place of one that the recorder removed on a full disk, before there was room to note the removal."""
 CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
-"""A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
+"""Size and age at which a chunk is written, which bound the loss when a recorder is killed."""
 METADATA_NS, NEW_TOPIC_NS = 60 * 10**9, 5 * 10**6
-"""Between two times that `metadata.yaml` is written while one file grows; and for each of its topics, where one is not named there
-yet, as thousands of them take their time."""
+"""Period of `metadata.yaml` while one file grows, and the shorter period per topic while a topic is missing in it; thousands of
+topics take their time."""
 IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
-"""Compressed already: their chunks are left as they are."""
+"""Types of messages that are compressed already, so that their chunks stay as they are."""
 Lost = Callable[[Mapping[str, int], OSError], None]
 Wrote = Callable[[str, Chunk, Mapping[int, Channel]], None]
-"""File, chunk, and the channels by the numbers that the chunk uses."""
+"""Callback that receives a file's name, its new chunk, and the channels by the numbers that the chunk uses."""
 
 
 def _raise(counts: Mapping[str, int], error: OSError) -> None:
@@ -43,7 +43,7 @@ def _raise(counts: Mapping[str, int], error: OSError) -> None:
 
 
 class BagWriter:
-    """Of one thread. `write`, and now and then `flush`; `close` at the end."""
+    """Writer of one recording, used by one thread: `write`, periodically `flush_older`, and `close` at the end."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class BagWriter:
         wrote: Wrote | None = None,
         sign: Sign | None = None,
     ) -> None:
-        """split: 0: never. lost: told what could not be written, by topic, and why. wrote: given every chunk that is in a file.
-        sign: signs the manifest; None: nobody does.
+        """Create the folder and its metadata. split: 0 never begins another file. lost: receives the unwritten messages by topic,
+        and the error. wrote: receives every chunk that is in a file. sign: signs the manifest; None leaves it unsigned.
 
-        Raises: `RfmError`: the folder has a recording already.
+        Raises: `RfmError` when the folder has a recording already or cannot be written.
         """
         self.folder, self._lost = folder, lost
         self._wrote, self._sign = wrote, sign
         self._sums: dict[str, FileSum] = {}
-        """Of the files that are whole and there."""
+        """Sizes and digests of the complete files that exist."""
         self._metadata_sum: list[str] = []
-        """SHA-256 of the `metadata.yaml` that is there; empty: none is."""
+        """SHA-256 of the present `metadata.yaml`; empty if it does not exist."""
         self._split_bytes, self._split_ns = split_bytes, int(split_s * 1e9)
         self._open_file = open_file or _open
         self._channels: dict[int, Channel] = {}
@@ -74,17 +74,17 @@ class BagWriter:
         self._chunks = {True: Chunk(compressed=True), False: Chunk(compressed=False)}
         self._file: McapFile | None = None
         self.name = ""
-        """Of the file that is written."""
+        """Name of the file that is written."""
         self._unfinished: list[tuple[Ended, McapFile]] = []
-        """There was no room for their index."""
+        """Files whose index found no room on the disk."""
         self.begun = 0
-        """Files."""
+        """Number of files that were begun."""
         self.writable = True
-        """What was tried last succeeded."""
+        """Result of the last attempt to write."""
         self.ended: deque[Ended] = deque()
-        """Oldest first, without those that were removed."""
+        """Complete files, oldest first, without those that were removed."""
         self.counts: Counter[str] = Counter()
-        """Topic -> messages that were written."""
+        """Topic -> number of written messages."""
         self._types = MessageTypes()
         self._custom: dict[str, str] = {}
         self._stale, self._described_ns, self._ended = False, 0, False
@@ -96,7 +96,7 @@ class BagWriter:
     def write(
         self, topic: str, kind: str, definition: str, data: bytes, time_ns: int, *, qos: str = "", published_ns: int = 0
     ) -> None:
-        """definition: `ros2msg`, with all that it is made of; time_ns: when it came, since 1970."""
+        """Add a message. definition: `ros2msg`, with all nested types; time_ns: time of reception since 1970."""
         number = self._numbers.get((topic, kind))
         if number is None:
             number = self._numbers[topic, kind] = len(self._numbers) + 1
@@ -107,7 +107,7 @@ class BagWriter:
             self._put(chunk)
 
     def flush(self) -> None:
-        """Whatever waits goes to the file."""
+        """Write everything that waits to the file."""
         for chunk in list(self._chunks.values()):
             self._put(chunk)
         if self._file is not None:
@@ -116,11 +116,11 @@ class BagWriter:
             self._write_metadata()
 
     def describe(self, name: str, text: str) -> None:
-        """Say something of the whole recording, by name, in `metadata.yaml`; it is written with the next flush."""
+        """State a fact about the whole recording, by name, in `metadata.yaml`; it is written with the next flush."""
         self._custom[name], self._stale = text, True
 
     def split(self) -> None:
-        """What comes next goes to another file."""
+        """End this file, so that the next message begins another one."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -128,7 +128,7 @@ class BagWriter:
         self._finish()
 
     def flush_older(self, now_ns: int) -> None:
-        """What is old enough goes to the file; what was not possible before is tried again."""
+        """Write chunks that are old enough to the file, and retry what failed before."""
         for chunk in list(self._chunks.values()):
             if chunk.index and now_ns - chunk.begins_ns >= CHUNK_S * 1e9:
                 self._put(chunk)
@@ -144,9 +144,10 @@ class BagWriter:
             self._write_metadata()
 
     def close(self, *, ended: bool = False) -> None:
-        """A file for whose index there is no room stays readable without, for us (`rfm record --recover`).
+        """Write the rest, the metadata and the manifest. A file without room for its index stays readable (`rfm record --recover`).
 
-        ended: the last record of the recorder is in it; the manifest says so then."""
+        ended: the recording has the recorder's last record, and the manifest states this.
+        """
         self.flush()
         self.split()
         for _, file in self._unfinished:
@@ -158,8 +159,9 @@ class BagWriter:
         self._lock.release()
 
     def remove_oldest(self, *, noted: bool = True) -> Ended:
-        """Remove the oldest of the files that are whole. noted: the recording says so; otherwise an empty file is left in its place
-        until `forget_removed`, which takes no room on a full disk. Raises: `IndexError`: there is none."""
+        """Remove the oldest of the complete files and return it. noted: the recording notes the removal; otherwise an empty file
+        stays in its place until `forget_removed`, which takes no room on a full disk. Raises: `IndexError` when there is no
+        complete file."""
         oldest = self.ended.popleft()
         self._sums.pop(oldest.name, None)
         self._write_metadata()
@@ -174,24 +176,24 @@ class BagWriter:
         return oldest
 
     def forget_removed(self) -> None:
-        """All removals are noted in the recording: what was left in place of the files goes."""
+        """Delete the placeholders of removed files, because all removals are noted in the recording."""
         for marker in self.folder.glob(f"*{REMOVED_SUFFIX}"):
             with contextlib.suppress(OSError):
                 marker.unlink()
 
     def sums(self) -> dict[str, FileSum]:
-        """Return size and SHA-256 by file: of those that are whole, and of what was written so far of the one that is not."""
+        """Return size and SHA-256 of each complete file, and of the written part of the current one."""
         file = self._file
         return {**self._sums, **({self.name: FileSum(file.size, file.sha256)} if file is not None else {})}
 
     @property
     def size(self) -> int:
-        """In bytes, of all files."""
+        """Return the size of all files in bytes."""
         return sum(one.size for one in self.ended) + (self._file.size if self._file is not None else 0)
 
     @property
     def files(self) -> int:
-        """That are there."""
+        """Return the number of existing files."""
         return len(self.ended) + len(self._unfinished) + (self._file is not None)
 
     def __enter__(self) -> BagWriter:
@@ -262,7 +264,7 @@ class BagWriter:
         text = metadata(self._described(), self._channels, self._types, self._custom)
         try:
             new = sha256_of(text.encode())
-            self._put_manifest([*self._metadata_sum, new])  # first: whoever is killed in between leaves one that knows both
+            self._put_manifest([*self._metadata_sum, new])  # written first: a process killed in between leaves a manifest with both
             replace_text(self.folder / METADATA, text)
             self._metadata_sum = [new]
             self._stale, self._described_channels = False, len(self._written_channels)
@@ -277,7 +279,7 @@ class BagWriter:
             self._lose({}, error)
 
     def _put_manifest(self, metadata_sums: list[str]) -> None:
-        """Raises: `OSError`."""
+        """Write the manifest. Raises: `OSError` when it cannot be written."""
         replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign, ended=self._ended))
 
     def _described(self) -> list[Ended]:
@@ -291,12 +293,12 @@ def _so_far(name: str, file: McapFile) -> Ended:
 
 
 def free(folder: Path) -> Path:
-    """It, or `<folder>_2` and so on: the first that has no recording in it."""
+    """Return the folder, or the first of `<folder>_2` and so on without a recording in it."""
     return next(found for found in _numbered(folder) if not _is_taken(found))
 
 
 def folders_of(folder: Path) -> list[Path]:
-    """Return it and those that recorders took after it because it was taken, as `free` counts them."""
+    """Return the folder and those that recorders chose after it because it was occupied, numbered as `free` does."""
     return list(itertools.takewhile(_is_taken, _numbered(folder)))
 
 
@@ -305,7 +307,7 @@ def _numbered(folder: Path) -> Iterator[Path]:
 
 
 def _is_taken(folder: Path) -> bool:
-    """Return whether a recording is there; `metadata.yaml` is there before its first file."""
+    """Return whether the folder has a recording; `metadata.yaml` exists before its first file."""
     return any(folder.glob("*.mcap")) or (folder / METADATA).exists()
 
 

@@ -1,10 +1,11 @@
-"""Records of one writer, each with the hash of all before it.
+"""Hash chain of the records of one writer.
 
-A record is one line of JSON: `{"n": 17, "t": 812.25, "kind": "command", ..., "hash": "..."}`: its number in the chain, seconds on
-the writer's monotonic clock, what it is, and the chained hash of everything before it and of itself up to this key. `closed` is the
-last record of a chain that ended in order; `sealed` comes in between, so that less is in doubt when it did not.
+A record is one line of JSON: `{"n": 17, "t": 812.25, "kind": "command", ..., "hash": "..."}`. It has its number in the chain, the
+time in s on the writer's monotonic clock, its kind, and the chained hash of everything before it and of itself up to this key.
+`closed` is the last record of a chain that ended in order; `sealed` comes in between, and limits the doubt about a chain without
+end.
 
-`begin` and each snapshot say in which format the chain is. This version reads one format of each writer.
+`begin` and each snapshot name the chain's format. This version reads one format of each writer.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ import orjson
 from ros2_rfm_serving.errors import RfmError
 
 HASH_DIGITS = 32
-"""Of SHA-256, hexadecimal: 128 bits."""
+"""Length of a truncated SHA-256 in hexadecimal digits: 128 bits."""
 NOTHING = "0" * HASH_DIGITS
-"""The hash before the first record."""
+"""Hash before the first record."""
 FORMAT = 2
 OBJECTS = 1
-"""Snapshots are objects with their attributes (`servers/objects.py`). Servers write it until they have events."""
+"""Format whose snapshots are objects with their attributes (`servers/objects.py`). Servers write it until they have events."""
 BEGIN, SNAPSHOT = "begin", "snapshot"
-"""Kinds of the records that say it."""
+"""Kinds of the records that have the format."""
 SEALED, CLOSED = "sealed", "closed"
 MESSAGES, SIGNED = "messages", "signed"
-"""Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
+"""Kinds of records: digests of the recorder's output; signature of a certificate over the chain up to there."""
 OWN = "rfm/recorder/audit"
-"""A recorder's own topic, which it writes to its bag alone: what anybody publishes on one of that name is in no recording."""
+"""Topic of the recorder's own pages, which it writes to its bag alone. It never records publications on a topic of that name."""
 ASIDE, LATE = "aside", "it came after the records that follow it"
-"""Of a recorder: a page that counts for nothing; and why, where it is its writer's own that somebody repeats."""
+"""Kind of a recorder's record about a page without effect, and its reason if a genuine page was repeated later."""
 HASH_KEY = b',"hash":"'
 COULD_NOT_GO_ON = "it could not go on"
-"""How `why` of a last record begins whose writer ended its chain because of a failure, and began another one later."""
+"""Prefix of `why` in the last record of a chain that its writer ended because of a failure, before it began another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Some records, as they travel (`AuditPage.msg`)."""
+    """Consecutive records in the form of their publication (`AuditPage.msg`)."""
 
     writer: str
     run: int
@@ -51,27 +52,25 @@ class Page:
 
 
 class Chain:
-    """Of one writer. `note` appends a record; `page` takes what was appended since the last page. Of one thread at a time."""
+    """Hash chain of one writer, used by one thread at a time. `note` appends a record; `page` returns those since the last page."""
 
     def __init__(self, writer: str, run: int) -> None:
-        """`run`: drawn at random, not 0."""
+        """Begin a chain. `run`: random identity, not 0."""
         self.writer, self.run = writer, run
         self.number, self.hash = 0, NOTHING
-        """Of the next record, and of the last one."""
+        """Number of the next record, and hash of the last one."""
         self.size = 0
-        """Bytes since the last page."""
+        """Number of bytes since the last page."""
         self._lines: list[bytes] = []
         self._first, self._previous = 0, NOTHING
 
     def __len__(self) -> int:
-        """Records since the last page."""
+        """Return the number of records since the last page."""
         return len(self._lines)
 
     def note(self, kind: str, now_s: float, body: Mapping[str, Any] | bytes) -> None:
-        """`body`: what JSON knows, and arrays; its keys are none of n, t, kind, hash. Bytes: an object with a key, as JSON.
-
-        Raises: `TypeError` for what JSON does not know; then nothing was appended.
-        """
+        """Append a record. `body`: values that JSON has, and arrays, under keys other than n, t, kind and hash; as bytes, a JSON
+        object with a key. Raises: `TypeError` for a value that JSON cannot represent; then nothing was appended."""
         if isinstance(body, bytes):
             plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind})[:-1] + b"," + body[1:-1]
         else:
@@ -82,11 +81,11 @@ class Chain:
         self.size += len(self._lines[-1])
 
     def seal(self, now_s: float, *, closed: bool = False, **more: Any) -> None:
-        """Says how many there are, and `more`. closed: nothing comes after it."""
+        """Append the number of records so far, and `more`. closed: the chain ends with this record."""
         self.note(CLOSED if closed else SEALED, now_s, {"records": self.number, **more})
 
     def page(self) -> Page | None:
-        """None: nothing was noted since the last one."""
+        """Return the records since the last page; None without any."""
         if not self._lines:
             return None
         page = Page(writer=self.writer, run=self.run, first=self._first, previous=self._previous, lines=tuple(self._lines))
@@ -100,9 +99,9 @@ def format_of(writer: str) -> int:
 
 
 def format_problem(writer: str, record: Mapping[str, Any]) -> str:
-    """Return why this version does not read a chain, by a record with its format. Empty: it does, or the record has no format.
+    """Return why this version does not read a chain, by a record with its format; empty if it does, or the record has no format.
 
-    Records of format 1 did not say it. A value that no version writes is no format: `rfm audit verify` reports the change.
+    Records of format 1 did not state it. A value that no version writes is not a format: `rfm audit verify` reports the change.
     """
     if record.get("kind") not in (BEGIN, SNAPSHOT):
         return ""
@@ -112,84 +111,85 @@ def format_problem(writer: str, record: Mapping[str, Any]) -> str:
 
 
 def check_format(writer: str, record: Mapping[str, Any]) -> None:
-    """Raises: `RfmError` when a record says that its chain is in another format."""
+    """Check the format in a record. Raises: `RfmError` when its chain has another format than this version reads."""
     if problem := format_problem(writer, record):
         raise RfmError(f"{writer}: {problem}")
 
 
 def identity(page: Page) -> bytes:
-    """Return a digest of all that a page says: equal ones are the same page."""
+    """Return a digest of a page's whole content: equal digests mean the same page."""
     head = f"{page.writer}\n{page.run}\n{page.first}\n{page.previous}\n".encode(errors="surrogateescape")
     return hashlib.sha256(head + b"\n".join(page.lines)).digest()[:16]
 
 
 def why_broken(told: Mapping[str, Any]) -> str:
-    """Return why a writer could not go on with a chain, by its last record or its next chain; empty: it could."""
+    """Return why a writer could not continue a chain, by its last record or its next chain; empty if it could."""
     why = told.get("why")
     return why if isinstance(why, str) and why.startswith(COULD_NOT_GO_ON) else ""
 
 
 def chained(previous: str, plain: bytes) -> str:
-    """`plain`: the record up to its own hash."""
+    """Return the chained hash of a record. `plain`: the record up to its own hash."""
     return hashlib.sha256(previous.encode() + plain).hexdigest()[:HASH_DIGITS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flaw:
-    """Something that is not as it was written."""
+    """Deviation of a chain from the state in which it was written."""
 
     writer: str
     run: int
     number: int
-    """Of the record; of the first one that is missing."""
+    """Number of the record, or of the first missing one."""
     problem: str
     page: int = -1
-    """Which page of the writer, as they were read; -1: none."""
+    """Index of the writer's page in the order of reading; -1: none."""
     is_open_end: bool = False
-    """A beginning or an end that nobody knows, which a writer or a recorder that was killed leaves, too; or that no recorder says
-    which chains there were."""
+    """Unknown beginning or end of a chain, which a killed writer or recorder leaves, too; or a missing list of chains, because
+    there is no recorder."""
 
 
 @dataclass
 class Checked:
-    """One chain, page by page. Feed it in the order in which the pages lie; `end` says what is missing at the end.
+    """Verification of one chain, page by page. Add pages in their order in the recording; `end` finds what is missing at the end.
 
-    What somebody else says of it comes first: `lost` and `heads`, of those who heard it.
+    Reports of its receivers come first: `lost` and `heads`.
     """
 
     writer: str
     run: int
     flaws: list[Flaw] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
-    """(number of the first one, how many): records that never reached whoever recorded them."""
+    """Number of the first record and count of each stretch of records that never reached the recorder."""
     heads: dict[int, str] = field(default_factory=dict)
     """Number of a record -> hash of the one before it."""
     expected: tuple[int, int] | None = None
-    """Numbers of the first record that was heard, and of the one after the last; None: nobody says."""
+    """Number of the first received record, and of the one after the last; None without a report."""
     partial: bool = False
-    """Files before are gone by right: the recorder removed them, or one file alone is asked about. So its beginning is open."""
+    """Earlier files are missing legitimately, because the recorder removed them or the query is about one file. The beginning is
+    open."""
     begins: int = -1
-    """Number of the first record; more than 0: somebody began to listen then."""
+    """Number of the first record; more than 0 if recording began later than the chain."""
     number: int = 0
-    """Of the next record."""
+    """Number of the next record."""
     hash: str = NOTHING
     closed: bool = False
     broke_off: str = ""
-    """Why its writer could not go on with it; empty: it could."""
+    """Reason why its writer could not continue it; empty if it could."""
     follows: tuple[int, str] | None = None
-    """Run of the same writer's chain before this one that broke off, as its first record says, and why; None: none did."""
+    """Run and failure of the preceding chain of this writer, if it broke off, by this chain's first record; None otherwise."""
     pages: int = 0
     num_lost: int = 0
-    """Records of `lost` that are missing indeed."""
+    """Number of records of `lost` that are actually missing."""
     repeats: int = 0
-    """Pages that had come before, just so: a middleware repeats, and so may anybody on the graph. They count for nothing."""
+    """Number of exact repetitions of pages, which middleware and any participant of the graph can cause. They have no effect."""
     see: Callable[[dict[str, Any]], None] | None = None
-    """Given every record, as it stands there."""
+    """Callback that receives every record as it was written."""
     _pages: set[bytes] = field(default_factory=set)
-    """Identities of those that came."""
+    """Identities of the pages so far."""
 
     def add(self, page: Page, *, unsaid: bool = False) -> None:
-        """unsaid: whoever recorded it was killed before it could say what it lost until then."""
+        """Verify the next page. unsaid: its recorder was killed before it could report its losses until then."""
         if self._is_repeat(page):
             self.repeats += 1
             return
@@ -205,7 +205,7 @@ class Checked:
         self.pages += 1
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Verify the end of the chain after its last page."""
         first, after = self.expected or (self.begins, self.number)
         self._miss(max(after, self.number))
         if self.expected is not None and self.number > after:
@@ -232,7 +232,7 @@ class Checked:
             self._flaw(page.first, "its first record follows another one")
 
     def _miss(self, until: int, is_open_end: bool = False) -> None:
-        """Records from the next one on are not there."""
+        """Add a flaw for the missing records from the next one up to `until`, apart from reported losses."""
         missing = max(0, until - self.number)
         known = sum(max(0, min(first + count, until) - max(first, self.number)) for first, count in self.lost)
         self.num_lost += min(known, missing)
@@ -245,7 +245,7 @@ class Checked:
         for line in page.lines:
             plain, _, tail = line.rpartition(HASH_KEY)
             found = parsed(line)
-            signs = found.get("kind") == SIGNED  # the last record too
+            signs = found.get("kind") == SIGNED  # it may follow the last record, too
             if self.closed and not signs:
                 self._flaw(self.number, "a record after the last one")
             if (number := found.get("n")) != self.number:
@@ -254,7 +254,7 @@ class Checked:
             self.hash = chained(self.hash, plain)
             if tail != self.hash.encode() + b'"}':
                 self._flaw(self.number, "it was changed, or one before it on its page is missing")
-                self.hash = tail[:-2].decode(errors="replace")  # what follows may be as it was written
+                self.hash = tail[:-2].decode(errors="replace")  # the following records may be intact
             self.closed = found.get("kind") == CLOSED or (self.closed and signs)
             self._note_break(found)
             if found.get("kind") == CLOSED and found.get("records") != self.number:
@@ -279,7 +279,7 @@ class Checked:
 
 
 def records(page: Page) -> Iterator[dict[str, Any]]:
-    """Raises: `RfmError` for a line that is no JSON."""
+    """Yield the records of a page. Raises: `RfmError` for a line that is not JSON."""
     for line in page.lines:
         found = parsed(line)
         if not found:
@@ -288,7 +288,7 @@ def records(page: Page) -> Iterator[dict[str, Any]]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Return the record that a line of a page is; empty: it is none."""
+    """Return the record in a line of a page; empty for a line without one."""
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""Values of a decision core as plain JSON, and back.
+"""Codec between values of a decision core and plain JSON.
 
-Null, booleans, whole and finite numbers, and text stand for themselves. A tuple is a JSON list, and a map whose keys are text is a
-JSON object. Everything else is an object whose key `~` says what it is:
+Null, booleans, integers, finite numbers and text represent themselves. A tuple is a JSON list, and a map whose keys are text is a
+JSON object. Every other value is an object whose key `~` names its kind:
 
     {"~": "RequestId", "robot": "push_1", ...}           a value of a class in `values.py`, with exactly its fields
     {"~": "RobotState", "member": "DEAD"}                a member of an enumeration
@@ -11,7 +11,8 @@ JSON object. Everything else is an object whose key `~` says what it is:
     {"~": "float", "is": "inf"}                          also -inf and nan
     {"~": "scalar", "of": {"~": "float64", "rows": [0.5]}}    a number of numpy, whose arithmetic rounds differently
 
-No module, attribute or method is named, nothing but classes of that table is made, and nothing of theirs is called.
+A recording names no module, attribute or method. Decoding creates only objects of the classes in that table, and calls none of
+their methods.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ros2_rfm_serving.audit.values import RECORDED
 from ros2_rfm_serving.errors import RfmError
 
 SHORT_BYTES = 64
-"""Bytes up to this number stand in the record itself."""
+"""Largest size of bytes that stand in the record itself."""
 CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"list": list, "set": set, "frozenset": frozenset}
 DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)) | {
     "float16",
@@ -44,14 +45,14 @@ DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 1
 FLOAT32 = np.dtype(np.float32)
 NAMES: Mapping[type, str] = {kind: name for name, kind in RECORDED.items()}
 ITSELF = frozenset({type(None), bool, int, str})
-"""Classes whose values stand for themselves."""
+"""Classes whose values represent themselves."""
 Blob = Callable[[str], bytes | None]
-"""SHA-256, in hex -> the bytes; None: they are not there."""
+"""Lookup from SHA-256 (hexadecimal) to the bytes; None if they are missing."""
 Encode = Callable[[Any], Any]
 
 
 def plain(value: object) -> Any:
-    """Return a value for JSON, in which arrays may stand. Raises: `TypeError` for a value that cannot be recorded."""
+    """Return a value for JSON, which may contain arrays. Raises: `TypeError` for a value that cannot be recorded."""
     kind = type(value)
     encode = _ENCODERS.get(kind)
     if encode is None:
@@ -62,7 +63,7 @@ def plain(value: object) -> Any:
 def value(found: Any, blob: Blob = lambda digest: None) -> Any:
     """Return the value that `plain` was given. Bytes that `blob` does not have are empty.
 
-    Raises: `RfmError` for what `plain` does not write: names and fields that this version does not know, or lacks.
+    Raises: `RfmError` for content that `plain` does not write: names and fields that this version does not know, or lacks.
     """
     try:
         return _decoded(found, blob)
@@ -78,8 +79,8 @@ def digest(data: bytes | memoryview) -> str:
 
 
 def _encoder_of(kind: type) -> Encode:
-    """Return what encodes values of a class. Raises: `TypeError` when they cannot be recorded."""
-    known = next((base for base in kind.__mro__ if base in NAMES), None)  # of a class that extends one: that one
+    """Return the encoder for values of a class. Raises: `TypeError` when they cannot be recorded."""
+    known = next((base for base in kind.__mro__ if base in NAMES), None)  # the recorded class that this one extends
     if known is not None:
         return _encoder_of_enum(NAMES[known]) if issubclass(known, enum.Enum) else _encoder_of_fields(known)
     for base, encode in _OTHERS.items():
@@ -107,7 +108,7 @@ def _encoder_of_fields(kind: type) -> Encode:
 
 @functools.cache
 def field_names(kind: Any) -> tuple[str, ...]:
-    """Return the fields of a dataclass or a named tuple."""
+    """Return the names of the fields of a dataclass or a named tuple."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     fields: tuple[str, ...] = kind._fields
@@ -119,7 +120,7 @@ def _itself(value: Any) -> Any:
 
 
 def number(value: float) -> Any:
-    """Return a number of Python for JSON, which has no infinity and no NaN."""
+    """Return a Python number for JSON, which has no infinity and no NaN."""
     return value if math.isfinite(value) else {"~": "float", "is": repr(value)}
 
 
@@ -138,7 +139,7 @@ def _map(value: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _set(value: set[Any] | frozenset[Any]) -> dict[str, Any]:
-    items = sorted((plain(part) for part in value), key=order)  # its own order is another one in each process
+    items = sorted((plain(part) for part in value), key=order)  # each process iterates in another order
     return {"~": type(value).__name__, "items": items}
 
 
@@ -158,7 +159,7 @@ def _scalar(value: np.generic) -> dict[str, Any]:
 
 
 def array(value: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return an array for JSON. Raises: `TypeError` for one of other things than numbers."""
+    """Return an array for JSON. Raises: `TypeError` for an array whose items are not numbers."""
     name, is_real, as_it_is = _form(value.dtype)
     if not value.size:
         return {"~": name, "shape": list(value.shape)}
@@ -168,13 +169,13 @@ def array(value: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def unchecked(value: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return an array for `packed`, which finds out whether it holds NaN or infinity."""
+    """Return an array for `packed`, which detects NaN and infinity itself."""
     return {"~": "float32", "rows": value} if value.dtype is FLOAT32 and value.size else array(value)
 
 
 def packed(body: Callable[[Callable[[np.ndarray[Any, Any]], Any]], Any]) -> bytes:
-    """Return an object as JSON, which is quicker than `array` where many arrays are small. body: makes it with the given function
-    for arrays.
+    """Return an object as JSON, which is quicker than `array` for many small arrays. body: builds it with the given function for
+    arrays.
 
     Raises: `TypeError` for an array that cannot be recorded.
     """
@@ -182,14 +183,14 @@ def packed(body: Callable[[Callable[[np.ndarray[Any, Any]], Any]], Any]) -> byte
         data = orjson.dumps(body(unchecked), option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:  # an array that is not contiguous
         data = b",null"
-    if b"[null" in data or b",null" in data:  # not a finite number: of other values than arrays, null follows a colon
+    if b"[null" in data or b",null" in data:  # a number that is not finite; null of other values than arrays follows a colon
         return orjson.dumps(body(array), option=orjson.OPT_SERIALIZE_NUMPY)
     return data
 
 
 @functools.cache
 def _form(dtype: np.dtype[Any]) -> tuple[str, bool, bool]:
-    """Return the name of a dtype, which numpy makes anew each time, whether its numbers are real, and whether arrays stay arrays:
+    """Return the name of a dtype (numpy builds it anew each time), whether its numbers are real, and whether arrays stay arrays:
     orjson writes float32 with the fewest digits that give the same number again."""
     if dtype.name not in DTYPES:
         raise TypeError(f"an array of {dtype.name} cannot be recorded")
@@ -218,7 +219,7 @@ _OTHERS: Mapping[type, Encode] = {
 }
 _EXTENSIBLE = frozenset({np.ndarray, np.generic, bytes})
 _ENCODERS: dict[type, Encode] = {}
-"""Class -> `_encoder_of` it, as far as it was needed."""
+"""Class -> its encoder, cached on first use."""
 
 
 # --- from JSON ---
@@ -252,14 +253,14 @@ def _made(name: str, kind: Any, found: Mapping[str, Any], blob: Blob) -> Any:
     values = {field: _decoded(found[field], blob) for field in fields}
     if issubclass(kind, tuple):
         return kind(**values)
-    made = object.__new__(kind)  # what its constructor checks was checked when it was recorded
+    made = object.__new__(kind)  # the constructor's checks passed before it was recorded
     for field, part in values.items():
         object.__setattr__(made, field, part)
     return made
 
 
 def check_fields(name: str, fields: tuple[str, ...], found: Mapping[str, Any]) -> None:
-    """Raises: `RfmError` when a value of a recording has other fields than its class has in this version."""
+    """Check the fields of a recorded value. Raises: `RfmError` when they differ from those of its class in this version."""
     names = found.keys() - {"~"}
     if names != set(fields):
         unknown, missing = sorted(names - set(fields)), sorted(set(fields) - names)

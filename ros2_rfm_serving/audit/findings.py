@@ -1,4 +1,4 @@
-"""What was found that is not as it was recorded: in messages, and in the bytes of files."""
+"""Findings of verification: differences in messages and in the bytes of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 
 class Kind(enum.Enum):
-    """What was done to a message, or to a file."""
+    """Kind of change to a message or to a file."""
 
     CHANGED = "changed"
     REMOVED = "removed"
@@ -20,34 +20,34 @@ class Kind(enum.Enum):
     BYTES = "bytes changed"
     MISSING = "missing"
     EXTRA = "no part of the recording"
-    """A file that somebody put into its folder."""
+    """A foreign file in the folder of the recording."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One of them."""
+    """One difference between a recording and its original."""
 
     kind: Kind
     topic: str
-    """Empty: it concerns a file."""
+    """Topic of the message; empty for a file."""
     type: str = ""
     time_ns: int = 0
-    """When the message was recorded, since 1970; 0: it concerns a file."""
+    """Time when the message was recorded, since 1970; 0 for a file."""
     file: str = ""
-    """Name of the file; empty: it concerns a message."""
+    """Name of the file; empty for a message."""
     problem: str = ""
-    """More in words."""
+    """Further description."""
     digest: bytes = b""
-    """Of the message's bytes, where they are known: a message that was removed here and inserted there was moved."""
+    """Digest of the message's bytes where known: a message removed in one place and inserted in another was moved."""
 
     @property
     def is_change(self) -> bool:
-        """Whether the recording itself was changed; a file beside it that nothing reads does not change it."""
+        """Return whether the recording itself was changed, which a file beside it that nothing reads does not do."""
         return self.kind is not Kind.EXTRA or self.file.endswith(".mcap")
 
 
 def in_words(finding: Finding) -> str:
-    """Return one line: what, where and when (local time)."""
+    """Return one line with the kind of change, its place and its local time."""
     more = f": {finding.problem}" if finding.problem else ""
     if finding.file:
         return f"file {finding.file}: {finding.kind.value}{more}"

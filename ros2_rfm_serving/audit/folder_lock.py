@@ -1,4 +1,4 @@
-"""Who writes to the folder of a recording: one at a time. The lock goes with its process, however that ends."""
+"""Lock on the folder of a recording, for one writer at a time. The operating system releases it with its process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ros2_rfm_serving.errors import RfmError
 
 
 class FolderLock:
-    """Held from the start until `release`. A file system without locks (some of a network) has none, and nobody is kept out."""
+    """Lock from construction until `release`. It has no effect on file systems without locks, such as some network file systems."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises: `RfmError`: somebody else has it. `OSError`: there is no such folder."""
+        """Acquire the lock. Raises: `RfmError` when another process has it; `OSError` when the folder does not exist."""
         self._file: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

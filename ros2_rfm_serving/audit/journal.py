@@ -1,16 +1,16 @@
-"""What one writer notes while somebody listens: chains of records, in pages.
+"""Event log of one writer, active while there are subscribers: chains of records, in pages.
 
     journal = Journal("robot/push_1", "robot", send=publish, stamp_s=ros_time_s, draw=random_run)
     journal.describes(
         begin=lambda: {"config": codec.plain(config)},
         snapshot=lambda: {"config": codec.plain(config), "state": codec.plain(core.snapshot())},
     )
-    journal.listeners(count, now_s)                  # whenever that was looked at
+    journal.listeners(count, now_s)                  # after each count of the subscribers
     if journal.on: journal.note("tick", now_s, describe, tick)
-    journal.tend(now_s)                              # after whatever happened, and every PAGE_PERIOD_S; never within a decision
+    journal.tend(now_s)                              # after each event, and every PAGE_PERIOD_S; never within a decision
     journal.close(now_s, "the end of the process")
 
-A journal that fails harms nobody: what cannot be written or sent ends the chain, is counted, and another chain begins.
+A failure of the journal does not affect its process: it ends the chain, is counted, and another chain begins.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PAGE_PERIOD_S = 0.25
 SEAL_PERIOD_S = 5.0
 SNAPSHOT_PERIOD_S = 10.0
 RETRY_S = 1.0
-"""After something failed."""
+"""Delay of the next chain after a failure."""
 SPREAD_S = 0.5
-"""Writers that hear of a listener together begin within this: a snapshot takes milliseconds."""
+"""Window in which writers with a new common subscriber begin, because a snapshot takes milliseconds."""
 MAX_PAGE_BYTES = 256 * 1024
 MAX_DEFERRED = 64
-"""Records whose encoding waits for the next page, at most: those of a page at 250 per second."""
+"""Largest number of records whose encoding waits for the next page: those of a page at 250 per second."""
 NOBODY_LISTENS = "nobody listens"
 PROCESS_ENDS = "the end of the process"
 
@@ -41,7 +41,7 @@ Describe = Callable[..., Mapping[str, Any] | bytes]
 
 
 class Journal:
-    """Of one writer, and of one thread at a time. Nothing here raises, whatever is noted. `on`: somebody listens, notes count."""
+    """Event log of one writer, used by one thread at a time. Its methods never raise; `on` is true while records are kept."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Journal:
         draw: Callable[[], int],
         sign: Sign | None = None,
     ) -> None:
-        """send: takes a page. stamp_s: ROS time now, s. draw: a random identity of 1 to 2**63 - 1. sign: by the certificate of this
-        process; None: it has none."""
+        """Create an event log. send: publishes a page. stamp_s: returns ROS time in s. draw: returns a random identity of 1 to
+        2**63 - 1. sign: signs with the certificate of this process; None without a certificate."""
         self._sign = sign
         self.writer = writer
         self.on = False
         self.failures, self.problem = 0, ""
-        """Chains that ended because of one, and the last one's."""
+        """Number of chains that a failure ended, and the description of the last failure."""
         self.records = 0
-        """Noted since the start."""
+        """Number of records since the start."""
         self._role, self._send, self._stamp_s, self._draw = role, send, stamp_s, draw
         self._format = format_of(writer)
         self._begin_body: Callable[[], Mapping[str, Any]] = dict
@@ -74,31 +74,31 @@ class Journal:
         self._joined = False
 
     def describes(self, *, begin: Callable[[], Mapping[str, Any]], snapshot: Callable[[], Mapping[str, Any]]) -> None:
-        """begin: further keys of a chain's first record, such as the configuration of the core. snapshot: keys of a snapshot, from
-        which a replay can begin: the whole state of the core. Both for JSON."""
+        """Set the contents of first records and snapshots, both for JSON. begin: returns further keys of a chain's first record,
+        such as the core's configuration. snapshot: returns the whole state of the core, from which a replay can begin."""
         self._begin_body, self._snapshot_body = begin, snapshot
 
     # --- who listens ---
 
     def listeners(self, num: int, now_s: float) -> None:
-        """So many subscribe now."""
+        """Update the number of subscribers."""
         before, self._listeners = self._listeners, num
         if not num:
             self.close(now_s, NOBODY_LISTENS)
-        elif not before:  # the reader may not have matched yet: its first page is the one that it must not miss
+        elif not before:  # the reader may not have matched yet, and must not miss the first page
             self._begins_s = now_s + PAGE_PERIOD_S + SPREAD_S * (self._draw() % 1000) / 1000.0
         elif num > before:
             self._joined = True
 
     def close(self, now_s: float, why: str) -> None:
-        """Nothing is noted until somebody listens anew."""
+        """End the chain, and keep no records until there is a new subscriber."""
         self._begins_s = math.inf
         if self._chain is not None:
             self._guarded(now_s, lambda: self._close(now_s, why))
         self._listeners = 0
 
     def anew(self, now_s: float, why: str) -> None:
-        """Begin another chain at once, where somebody listens: the brain is another one."""
+        """Begin another chain at once if there are subscribers, because the core was replaced."""
         listeners, listened = self._listeners, self._chain is not None
         if listened:
             self.close(now_s, why)
@@ -107,33 +107,34 @@ class Journal:
             self._page_s = now_s
 
     def break_off(self, now_s: float, problem: str) -> None:
-        """Begin another chain at once, as `anew`, because this one lacks what was decided; it is counted as a failure."""
+        """Begin another chain at once, as `anew` does, because this one lacks decisions; this counts as a failure."""
         self.failures, self.problem = self.failures + 1, problem
         self.anew(now_s, f"{COULD_NOT_GO_ON}: {problem}")
 
     # --- what happens ---
 
     def note(self, kind: str, now_s: float, describe: Describe, *args: Any, urgent: bool = False) -> None:
-        """Append a record. `describe(*args)`: its keys, for JSON, or as JSON; it is not called while nobody listens. urgent: a page
-        is sent at once."""
+        """Append a record. `describe(*args)` returns its keys, for JSON or as JSON, and is not called without subscribers. urgent:
+        send a page at once."""
         if self._chain is not None:
             try:
                 self._note(kind, now_s, describe(*args))
-            except Exception as error:  # as `_guarded`, which is slower
+            except Exception as error:  # as in `_guarded`, which is slower
                 self._failed(error, now_s)
             else:
                 self._page_s = now_s if urgent else self._page_s
 
     def defer(self, kind: str, now_s: float, describe: Describe, *args: Any) -> None:
-        """Append a record as `note` does, but call `describe` later, before any other record and every page: encoding does not
-        delay what is decided. Nothing may change the arguments meanwhile."""
+        """Append a record as `note` does, but call `describe` later, before any other record and every page, so that encoding does
+        not delay decisions. The arguments must not change meanwhile."""
         if self._chain is not None:
             self._deferred.append((kind, now_s, describe, args))
             if len(self._deferred) >= MAX_DEFERRED:
                 self._guarded(now_s, self._write_deferred)
 
     def tend(self, now_s: float) -> None:
-        """Pages, seals and snapshots whose time has come. Between two decisions alone: a snapshot is of what is decided."""
+        """Write due pages, seals and snapshots. Call it only between two decisions, because a snapshot describes a state between
+        them."""
         if now_s >= min(self._page_s, self._begins_s):
             self._guarded(now_s, lambda: self._tend(now_s))
 
@@ -205,7 +206,7 @@ class Journal:
     def _guarded(self, now_s: float, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # whatever it is, nobody's decisions hang on it
+        except Exception as error:  # no failure of the log may affect a decision
             self._failed(error, now_s)
 
     def _failed(self, error: Exception, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Times of day of this machine's calendar, on days of 23, 24 and 25 hours."""
+"""Times of day in the local calendar, on days of 23, 24 and 25 hours."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ HOUR_S, DAY_S = 3600, 86_400
 
 
 def moments(naive: datetime.datetime) -> list[float]:
-    """Return the moments at which clocks on the wall here show this, s since 1970.
+    """Return the moments at which local clocks show this time, in s since 1970.
 
-    Two where clocks were set back over it, none where they were set forward over it.
+    There are two where clocks were set back over it, and none where they were set forward over it.
     """
     found = sorted({naive.replace(fold=fold).timestamp() for fold in (0, 1)})
     return [at_s for at_s in found if datetime.datetime.fromtimestamp(at_s).replace(fold=0) == naive]
 
 
 def round_moments(begins_s: float, ends_s: float, step_s: int) -> Iterator[float]:
-    """Yield the moments in between at which clocks here show a multiple of `step_s`, a divisor of a day, since midnight."""
+    """Yield the moments in between at which local clocks show a multiple of `step_s`, a divisor of a day, since midnight."""
     if step_s < HOUR_S:  # time zones differ by quarters of an hour, and clocks are set by half an hour and more
         yield from _within_hours(begins_s, ends_s, step_s)
         return

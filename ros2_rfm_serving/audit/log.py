@@ -1,7 +1,7 @@
-"""The audit log of a recording, as people ask for it: by time, by writer, and by what belongs together.
+"""Audit log of a recording for queries: by time, by writer, and by request.
 
-Writers' clocks are put beside each other by the ROS time that they say now and then (`stamp`), for people alone. What belongs
-together is found by the key of a request, never by time.
+Clocks of writers are aligned by the ROS time that they record now and then (`stamp`), for display only. Records that belong
+together are found by the key of a request, never by time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ros2_rfm_serving.errors import RfmError
 
 ROBOT, SERVER, SCHEDULER = "robot/", "server/", "scheduler"
 FREQUENT = frozenset({"tick", "event", "call", "request", "batch", "reply", "snapshot"})
-"""Kinds with thousands of records, which are kept within the windows that somebody asks for."""
+"""Kinds with thousands of records, which are kept only within the windows of a query."""
 MILESTONES = frozenset(
     {
         "TaskStarted",
@@ -32,15 +32,15 @@ MILESTONES = frozenset(
         "ConfigurationChanged",
     }
 )
-"""Events of a robot that somebody asks about long after: they are kept, as transitions are."""
+"""Events of a robot that matter long after they happened; they are kept, as transitions are."""
 DROPPED = frozenset({"t", "kind", "hash", "brain", "state"})
-"""Keys of a record that an entry has as fields, or that fill the memory: the state of a core."""
+"""Keys of a record that an entry has as fields, or that fill the memory, such as the state of a core."""
 Windows = Iterable[tuple[float, float]]
-"""ROS time, s."""
+"""Begin and end of each window in ROS time, s."""
 
 
 class Key(NamedTuple):
-    """Of a request, and of all that came of it."""
+    """Key of a request, and of everything that it caused."""
 
     robot: str
     component: str
@@ -50,14 +50,14 @@ class Key(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A record."""
+    """One record."""
 
     writer: str
     run: int
     stamp_s: float
-    """ROS time, by the clock of its writer; NaN: not known."""
+    """ROS time by the clock of its writer; NaN if unknown."""
     t_s: float
-    """The writer's monotonic clock."""
+    """Time on the writer's monotonic clock."""
     kind: str
     body: Mapping[str, Any]
 
@@ -66,7 +66,8 @@ class AuditLog:
     """Entries of every writer in the order in which it wrote them."""
 
     def __init__(self, pages: Iterable[Page], windows: Windows | None = None) -> None:
-        """windows: of frequent kinds only what is in one of them; None: all. Pages that hold no records stand in `damaged`.
+        """Read the pages. windows: bounds of the entries of frequent kinds; None keeps all. `damaged` names pages without valid
+        records.
 
         Raises: `RfmError` for a recording of another format.
         """
@@ -82,7 +83,7 @@ class AuditLog:
         self.runs: Mapping[str, list[Run]] = runs.by_writer()
         """Chains of each writer by time, whatever the windows."""
         for entries in self.by_writer.values():
-            entries.sort(key=lambda one: (math.isnan(one.stamp_s), one.stamp_s))  # stable: within a chain as it was written
+            entries.sort(key=lambda one: (math.isnan(one.stamp_s), one.stamp_s))  # stable: keeps a chain's order
         self._of: dict[tuple[str, ...], list[Entry]] = {}
         self._about: dict[tuple[str, str], dict[Key, Entry]] = {}
         self.requests, self.replies = _asked(self), _answered(self)
@@ -96,20 +97,21 @@ class AuditLog:
         return at >= 0 and entry.stamp_s <= self._windows[at][1]
 
     def _is_another_schedule(self, received: Entry) -> bool:
-        """A schedule is repeated every two seconds: the first of each is kept, also of those that are long in force, and so is the
-        first that was judged otherwise, such as one that was refused at first and is followed now."""
+        """Return whether a received schedule, or the robot's verdict on it, differs from the one before. A schedule is repeated
+        every two seconds: the first copy is kept, and so is the first with another verdict, such as one that was refused and is now
+        followed."""
         schedule, writer = mapping(event_of(received).get("schedule")), (received.writer, received.run)
         named = str(schedule.get("scheduler")), str(schedule.get("epoch")), str(received.body.get("result"))
         known, self._followed[writer] = self._followed.get(writer), named
         return named != known
 
     def process_of(self, entry: Entry) -> int:
-        """Number of the process that wrote it, among those of its writer; 0: not known."""
+        """Return the number of the process that wrote an entry, among those of its writer; 0 if unknown."""
         return next((run.process for run in self.runs.get(entry.writer, ()) if run.run == entry.run), 0)
 
     @property
     def ends_s(self) -> float:
-        """ROS time of the last record of any writer; -inf: there is none."""
+        """Return the ROS time of the last record of any writer; -inf without records."""
         return max((run.ends_s for runs in self.runs.values() for run in runs), default=-math.inf)
 
     @property
@@ -117,30 +119,30 @@ class AuditLog:
         return sorted(name.removeprefix(ROBOT) for name in self.by_writer if name.startswith(ROBOT))
 
     def of(self, writer: str, *kinds: str) -> list[Entry]:
-        """kinds: none: all."""
+        """Return the entries of a writer, of these kinds or of all kinds."""
         key = (writer, *kinds)
         if key not in self._of:
             self._of[key] = [entry for entry in self.by_writer.get(writer, []) if not kinds or entry.kind in kinds]
         return self._of[key]
 
     def within(self, writer: str, since_s: float, until_s: float, *kinds: str) -> list[Entry]:
-        """Both times included."""
+        """Return the entries of a writer between two times, both inclusive."""
         found = self.of(writer, *kinds)
         return found[bisect_left(found, since_s, key=_stamp) : bisect_right(found, until_s, key=_stamp)]
 
     def last(self, writer: str, until_s: float, *kinds: str) -> Entry | None:
-        """Up to then, that time included."""
+        """Return the last entry up to a time, inclusive; None if there is none."""
         found = self.of(writer, *kinds)
         at = bisect_right(found, until_s, key=_stamp)
         return found[at - 1] if at else None
 
     def between(self, since_s: float, until_s: float, *kinds: str) -> list[Entry]:
-        """Of everybody, by time."""
+        """Return the entries of all writers between two times, both inclusive, by time."""
         found = (entry for writer in list(self.by_writer) for entry in self.within(writer, since_s, until_s, *kinds))
         return sorted(found, key=_stamp)
 
     def about(self, writer: str, kind: str, key: Key) -> Entry | None:
-        """The first of that kind that speaks of a request."""
+        """Return the first entry of a kind that concerns a request; None if there is none."""
         if (writer, kind) not in self._about:
             index = self._about[writer, kind] = {}
             for entry in self.of(writer, kind):
@@ -150,12 +152,12 @@ class AuditLog:
 
 
 def _stamp(entry: Entry) -> float:
-    """For bisection: what has no time comes last."""
+    """Return the time of an entry for bisection; entries without a time come last."""
     return math.inf if math.isnan(entry.stamp_s) else entry.stamp_s
 
 
 def _joined(windows: Windows) -> list[tuple[float, float]]:
-    """By time, without overlaps."""
+    """Return the windows by time, with overlapping ones merged."""
     found: list[tuple[float, float]] = []
     for since_s, until_s in sorted(windows):
         if found and since_s <= found[-1][1]:
@@ -166,7 +168,7 @@ def _joined(windows: Windows) -> list[tuple[float, float]]:
 
 
 def keys_in(entry: Entry) -> tuple[Key, ...]:
-    """Requests that a server's record speaks of."""
+    """Return the keys of the requests that a server's record concerns."""
     if entry.kind == "batch":
         return tuple(key_of(one) for one in several(entry.body.get("ids")))
     found = entry.body.get("id")
@@ -174,17 +176,18 @@ def keys_in(entry: Entry) -> tuple[Key, ...]:
 
 
 def event_of(entry: Entry) -> Mapping[str, Any]:
-    """Return the event of a robot that a record has, as it was recorded. Empty: it has none."""
+    """Return the event of a robot in an entry, as it was recorded; empty if it has none."""
     return mapping(entry.body.get("event"))
 
 
 def event_name(entry: Entry) -> str:
-    """Return the name of the event that a record has. Empty: it has none."""
+    """Return the name of the event in an entry; empty if it has none."""
     return str(event_of(entry).get("~", ""))
 
 
 def key_of(found: Any, robot: str = "") -> Key:
-    """Of anything that names a request. `robot`: where it does not say whose. Without a name or number: empty, and -1."""
+    """Return the key of any part of a record that names a request. `robot`: default for the robot's name. Missing names are empty,
+    and missing numbers -1."""
     told = mapping(found)
     numbers = (_number(told.get(name)) for name in ("session_epoch", "episode", "sequence"))
     return Key(str(told.get("robot") or robot), str(told.get("component") or "system1"), *numbers)
@@ -195,17 +198,17 @@ def _number(found: Any) -> int:
 
 
 def mapping(found: Any) -> Mapping[str, Any]:
-    """Empty: it is none."""
+    """Return a mapping, or an empty one in place of any other value."""
     return found if isinstance(found, Mapping) else {}
 
 
 def several(found: Any) -> list[Any]:
-    """Empty: it is no list."""
+    """Return a list, or an empty one in place of any other value."""
     return found if isinstance(found, list) else []
 
 
 def real(found: Any) -> float:
-    """A number of a record. NaN: it is none."""
+    """Return a number of a record; NaN in place of any other value."""
     if isinstance(found, Mapping) and found.get("~") == "float":
         found = found.get("is")
     try:
@@ -215,7 +218,7 @@ def real(found: Any) -> float:
 
 
 def _entries(pages: Iterable[Page], damaged: list[str]) -> Iterator[Entry]:
-    """Read one page at a time, as a long recording does not fit into memory. Raises: `RfmError` for one of another format."""
+    """Read one page at a time, because a long recording does not fit into memory. Raises: `RfmError` for another format."""
     clocks: dict[tuple[str, int], _Clock] = {}
     for page in pages:
         clock = clocks.setdefault((page.writer, page.run), _Clock(page.writer, page.run))
@@ -232,7 +235,7 @@ def _entries(pages: Iterable[Page], damaged: list[str]) -> Iterator[Entry]:
 
 
 class _Clock:
-    """Of one chain: what its writer says about ROS time counts until it says it again, and for what came before its first word."""
+    """Clock offset of one chain. A recorded ROS time holds until the next one, and also for all records before the first one."""
 
     def __init__(self, writer: str, run: int) -> None:
         self._writer, self._run = writer, run
@@ -259,7 +262,7 @@ class _Clock:
 
 
 def _asked(log: AuditLog) -> dict[Key, tuple[Entry, Mapping[str, Any]]]:
-    """Request -> the control period that sent it, and what it says of it."""
+    """Return, for each request, the control period that sent it and the recorded request."""
     return {
         key_of(request, robot): (entry, mapping(request))
         for robot in log.robots
@@ -269,7 +272,7 @@ def _asked(log: AuditLog) -> dict[Key, tuple[Entry, Mapping[str, Any]]]:
 
 
 def _answered(log: AuditLog) -> dict[Key, Entry]:
-    """Request -> when its answer reached the robot: the first, which counts."""
+    """Return, for each request, the entry of its first reply, which is the one that counts."""
     found: dict[Key, Entry] = {}
     for robot in log.robots:
         for entry in log.of(ROBOT + robot, "event"):

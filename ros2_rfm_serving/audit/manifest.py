@@ -1,7 +1,7 @@
-"""`manifest.json` of a recording: size and SHA-256 of each file that is whole, and of `metadata.yaml`.
+"""Manifest of a recording, `manifest.json`: size and SHA-256 of each complete file, and of `metadata.yaml`.
 
-It covers what no record can: the index and the end of the last file, and the folder's description. Whoever changes a file can write
-it anew; only the signature of a certificate, where there is one, tells that.
+It covers the parts that no record can: the index and the end of the last file, and the folder's description. Anyone who changes a
+file can rewrite it; only the signature of a certificate, where there is one, reveals that.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ LARGEST_BYTES = 1 << 24
 class FileSum(NamedTuple):
     size: int
     sha256: str
-    """Hexadecimal."""
+    """Digest (hexadecimal)."""
 
 
 class Signature(NamedTuple):
     certificate: bytes
-    """X.509, DER."""
+    """Certificate (X.509, DER)."""
     signature: bytes
-    """64 bytes: r and s of ECDSA, P-256, SHA-256."""
+    """Signature of 64 bytes: r and s of ECDSA, P-256, SHA-256."""
 
 
 Sign = Callable[[bytes], Signature | None]
-"""Signs a text with the certificate of this process; None: it cannot now."""
+"""Function that signs a text with the certificate of this process; it returns None when it cannot sign now."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """One that was read."""
+    """Contents of a manifest that was read."""
 
     files: Mapping[str, FileSum]
     metadata: tuple[str, ...]
-    """SHA-256 of `metadata.yaml`: two while one takes the place of the other."""
+    """SHA-256 of `metadata.yaml`: two values while one version replaces the other."""
     mended: tuple[str, ...]
-    """Files that `rfm record --recover` gave an end: their bytes are its, and not the recorder's."""
+    """Files that `rfm record --recover` completed: their bytes are its own, not the recorder's."""
     ended: bool
-    """The recorder ended in order, and the last record of its chain is in the last file."""
+    """Whether the recorder ended in order, so that the last record of its chain is in the last file."""
     text: bytes
-    """What is signed."""
+    """Signed text."""
     signature: Signature | None
     problem: str
-    """Why it is not as it was written; empty: it is."""
+    """Description of the damage; empty for an intact manifest."""
 
 
 def manifest(
@@ -82,7 +82,7 @@ def manifest(
 
 
 def read_manifest(file: Path) -> Manifest | None:
-    """None: there is none. One that is damaged says so. Raises: `RfmError`: it cannot be read."""
+    """Return the manifest, None if there is none; `problem` describes a damaged one. Raises: `RfmError` when it cannot be read."""
     try:
         if not file.is_file():  # opening a pipe waits for its other end
             return None
@@ -127,5 +127,5 @@ def _plain(body: Mapping[str, Any]) -> bytes:
 
 
 def _text(body: Mapping[str, Any]) -> str:
-    """With the SHA-256 of itself last: a byte that flips is found in this file, too."""
+    """Return the text with its own SHA-256 last, so that a flipped byte is found in this file, too."""
     return json.dumps({**body, "sha256": sha256_of(_plain(body))}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""A chunk of an MCAP file: messages of some topics, written at once, and the index that stands behind them."""
+"""Chunk of an MCAP file: messages of several topics, written at once, and the index that follows them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import zstandard
 from mcap.opcode import Opcode
 
 LEVEL = 1
-"""Of zstd: the recorder must not cost a core."""
+"""Compression level of zstd: the recorder must not occupy a core."""
 HEAD_BYTES = 9
-"""Operation code and length."""
+"""Size of operation code and length."""
 MESSAGE = struct.Struct("<BQHIQQ")
 HEADER_BYTES = MESSAGE.size - HEAD_BYTES
-"""Of a message, that its length counts."""
+"""Bytes of a message's header that count in its length."""
 CHUNK = struct.Struct("<BQQQQII")
 INDEX = struct.Struct("<BQHI")
 
 
 class Channel(NamedTuple):
-    """A topic, with one type."""
+    """Topic with one type."""
 
     topic: str
     type: str
-    """"rfm_serving/msg/AuditPage"."""
+    """Message type, such as `rfm_serving/msg/AuditPage`."""
     definition: str
-    """`ros2msg`: its text, and those of all that it is made of."""
+    """Text of its `ros2msg` definition, with all nested types."""
     qos: str = ""
-    """What its publishers offer, as rosbag2 has it in YAML."""
+    """QoS that its publishers offer, in rosbag2's YAML."""
 
 
 class Chunk:
@@ -42,7 +42,7 @@ class Chunk:
         self.begins_ns = self.ends_ns = 0
         self.size = 0
         self.index: dict[int, list[int]] = {}
-        """Channel -> time, offset, time, offset, ..."""
+        """Channel -> time (ns), offset, time, offset, ..."""
         self._parts: list[bytes] = []
 
     def add(self, channel: int, time_ns: int, data: bytes, published_ns: int) -> None:
@@ -55,17 +55,17 @@ class Chunk:
         self.size += MESSAGE.size + len(data)
 
     def counts(self) -> Counter[int]:
-        """Channel -> messages."""
+        """Return the number of messages by channel."""
         return Counter({channel: len(entries) // 2 for channel, entries in self.index.items()})
 
     def messages(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield channel, time (ns), publish time (ns) and CDR of each message, in the order in which they stand in it."""
+        """Yield channel, time (ns), publish time (ns) and CDR of each message, in the order of the chunk."""
         for head, data in zip(self._parts[::2], self._parts[1::2], strict=True):
             _, _, channel, _, time_ns, published_ns = MESSAGE.unpack(head)
             yield channel, time_ns, published_ns, data
 
     def record(self) -> tuple[list[bytes], int, str]:
-        """As it stands in the file, in parts; the bytes of its messages in there, and how they are compressed."""
+        """Return the chunk's record in parts, the stored size of its messages in bytes, and the name of the compression."""
         parts, stored, name = self._parts, self.size, b""
         crc = 0
         for part in parts:
@@ -78,7 +78,7 @@ class Chunk:
         return [head + name + struct.pack("<Q", stored), *parts], stored, name.decode()
 
     def indexes(self) -> tuple[bytes, dict[int, int]]:
-        """The records that stand behind it, and where each channel's begins among them."""
+        """Return the index records behind the chunk, and the offset of each channel's record among them."""
         records, offsets, size = [], {}, 0
         for channel, entries in self.index.items():
             offsets[channel] = size

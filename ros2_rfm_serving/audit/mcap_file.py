@@ -1,10 +1,10 @@
-"""One MCAP file as it is written: chunk by chunk, each whole or not at all, so that it is readable whenever writing ends.
+"""Writer of one MCAP file, chunk by chunk. Each chunk is written completely or not at all, so the file is always readable.
 
 Behind the newest chunk `settle` puts an index and an end, which the next chunk overwrites: other readers refuse a file without an
 end, and one without an index whose chunks overlap in time; and a recorder may be killed at any time.
 
-Our own writer, as the library's neither takes back half a chunk when the disk is full, nor leaves images, which are compressed
-already, as they are. Definitions of messages stand before the first chunk that needs them.
+The MCAP library's writer does not remove an incomplete chunk when the disk is full, and cannot leave compressed images as they are,
+so this package has its own. Definitions of messages stand before the first chunk that needs them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MAGIC = b"\x89MCAP0\r\n"
 PROFILE, LIBRARY = "ros2", "rfm_serving"
 ENCODING, SCHEMA, QOS = "cdr", "ros2msg", "offered_qos_profiles"
 LARGE_BYTES = 32_768
-"""A part of this size is written by itself."""
+"""Smallest part that is written by itself."""
 DATA_END_BYTES = 13
 UNCHECKED = 0
 """Checksum of an index that is not the last one of its file."""
 
 
 class Output(Protocol):
-    """What a file opened unbuffered has."""
+    """Interface of a file that was opened unbuffered."""
 
     def write(self, data: bytes, /) -> int | None: ...
     def seek(self, offset: int, /) -> int: ...
@@ -45,18 +45,18 @@ class Output(Protocol):
 
 
 class Summary:
-    """What stands behind the messages of a file: its definitions once more, statistics, and the index of its chunks.
+    """Part of a file behind its messages: repeated definitions, statistics, and the index of its chunks.
 
     All of it follows from the chunks, so that `rfm audit verify` can compare it with them.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
-        """Channel -> messages."""
+        """Channel -> number of messages."""
         self.begins_ns = self.ends_ns = 0
         self.channels: dict[int, Channel] = {}
         self._schemas: dict[str, int] = {}
-        """Type -> number, from 1; 0 is none."""
+        """Type -> number, from 1; 0 means no schema."""
         self._num_chunks, self._index = 0, bytearray()
         """`ChunkIndex` records of all chunks."""
         self._definitions_of_all: tuple[bytes, ...] = b"", b""
@@ -75,7 +75,7 @@ class Summary:
             self._definitions_of_all = tuple(of(self.channels, self._schemas) for of in (_schema_records, _channel_records))
 
     def add(self, chunk: ChunkIndex, counts: Mapping[int, int]) -> None:
-        """Add a chunk that stands in the file. counts: channel -> its messages in there."""
+        """Add a chunk that stands in the file. counts: channel -> number of its messages in the chunk."""
         begins_ns, ends_ns = chunk.message_start_time, chunk.message_end_time
         self.counts += Counter(counts)
         self.begins_ns = min(self.begins_ns or begins_ns, begins_ns)
@@ -84,7 +84,8 @@ class Summary:
         self._index += _built(chunk)
 
     def ending(self, size: int, *, checked: bool) -> list[bytes]:
-        """Return what stands behind the first `size` bytes of the file. checked: with a checksum, as the file does not go on."""
+        """Return the records that follow the first `size` bytes of the file. checked: include a checksum, as the file is
+        complete."""
         begins = size + DATA_END_BYTES
         schemas, channels = self._definitions_of_all
         parts = [
@@ -122,7 +123,7 @@ class Summary:
 
 
 class McapFile:
-    """Of one thread. Raises `OSError` when nothing can be written; what was in the file before is as it was."""
+    """MCAP file for one thread. Its methods raise `OSError` when they cannot write, and then leave the content as it was."""
 
     def __init__(self, output: Output) -> None:
         self.size = 0
@@ -130,7 +131,7 @@ class McapFile:
         self._sha256 = hashlib.sha256()
         self._summary = Summary()
         self._is_settled = False
-        """What `settle` wrote is the end of the file."""
+        """The file ends with the output of `settle`."""
         self._put([beginning()])
 
     @property
@@ -140,12 +141,12 @@ class McapFile:
 
     @property
     def begins_ns(self) -> int:
-        """Return the time of the first message, since 1970; 0: there is none."""
+        """Return the time of the first message, since 1970; 0 without messages."""
         return self._summary.begins_ns
 
     @property
     def ends_ns(self) -> int:
-        """Return the time of the last message, since 1970; 0: there is none."""
+        """Return the time of the last message, since 1970; 0 without messages."""
         return self._summary.ends_ns
 
     @property
@@ -154,7 +155,7 @@ class McapFile:
         return self._sha256.hexdigest()
 
     def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
-        """channels: by the numbers that the chunk uses."""
+        """Write a chunk. channels: channels by the numbers that the chunk uses."""
         summary = self._summary
         new = {number: channels[number] for number in chunk.index if number not in summary.channels}
         before = summary.definitions(new)
@@ -190,16 +191,16 @@ class McapFile:
                 self._take_back()
 
     def finish(self) -> None:
-        """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
+        """Write the index and the end. Without room for them the file is readable as it is, and the call may be repeated."""
         self._put(self._summary.ending(self.size, checked=True))
         self._output.close()
 
     def abandon(self) -> None:
-        """It ends without an index."""
+        """Close the file without an index."""
         self._output.close()
 
     def _put(self, parts: Sequence[bytes]) -> None:
-        """All of it, or nothing."""
+        """Write all parts, or none of them."""
         try:
             size = self._write(parts)
         except OSError:
@@ -211,7 +212,7 @@ class McapFile:
             self._sha256.update(part)
 
     def _write(self, parts: Iterable[bytes]) -> int:
-        """Write behind what counts, and return how much. Images are not copied once more to stand in one piece."""
+        """Write behind the valid content, and return the number of bytes. Images are not copied once more into one piece."""
         size = 0
         self._output.seek(self.size)
         for piece in _pieces(parts):
@@ -227,12 +228,12 @@ class McapFile:
 
 
 def beginning() -> bytes:
-    """Return what stands before the first definition of a file."""
+    """Return the bytes before the first definition of a file."""
     return MAGIC + _built(Header(profile=PROFILE, library=LIBRARY))
 
 
 def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Small parts together."""
+    """Yield the parts, with small ones joined."""
     small: list[bytes] = []
     for part in parts:
         if len(part) < LARGE_BYTES:
@@ -254,7 +255,7 @@ def _schema_records(channels: Mapping[int, Channel], schemas: Mapping[str, int])
     texts: dict[str, str] = {}
     for one in channels.values():
         if one.type in schemas:
-            texts.setdefault(one.type, one.definition)  # a type has one text in a file: the one before its first message
+            texts.setdefault(one.type, one.definition)  # a type has one definition in a file: that of its first message
     return b"".join(
         _built(Schema(id=schemas[kind], data=text.encode(), encoding=SCHEMA, name=kind)) for kind, text in texts.items()
     )

@@ -1,4 +1,4 @@
-"""Where everything lies in an MCAP file, also in one whose end is missing: found by going through it, not from its index."""
+"""Scanner of MCAP files, also of those without an end: it walks through all records and does not use the index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD, FOOTER = struct.Struct("<BQ"), struct.Struct("<BQQQI")
 TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
 SMALLEST_BYTES = len(MAGIC)
 LARGEST_CHUNK_BYTES, LARGEST_DEFINITION_BYTES = 1 << 28, 1 << 24
-"""Whoever wrote the file says how much memory it takes; no recorder says so much."""
+"""Limits of sizes, because the file's content determines the memory use; no recorder writes larger ones."""
 
 
 def convert_command(source: str = "OLD", target: str = "NEW") -> str:
@@ -37,25 +37,25 @@ def convert_command(source: str = "OLD", target: str = "NEW") -> str:
 
 
 class ChunkAt(NamedTuple):
-    """Some messages of a file."""
+    """Location of a chunk in a file."""
 
     path: Path
     offset: int
-    """Of its messages, compressed or not."""
+    """Offset of its messages, compressed or not."""
     stored: int
     size: int
-    """In bytes: in the file, and when it is unpacked."""
+    """Size in bytes: in the file, and after decompression."""
     compression: str
     crc: int
     begins_ns: int
     ends_ns: int
     channels: frozenset[int]
-    """Empty: not known."""
+    """Channels of its messages; empty if unknown."""
 
 
 @dataclass
 class Scanned:
-    """What a file has."""
+    """Contents of a file."""
 
     path: Path
     library: str = ""
@@ -63,20 +63,20 @@ class Scanned:
     channels: dict[int, Channel] = field(default_factory=dict)
     chunks: list[ChunkAt] = field(default_factory=list)
     end: int = 0
-    """Offset behind the last thing that is whole, before its index."""
+    """Offset behind the last complete record, before the index."""
     size: int = 0
-    """Bytes of the file."""
+    """Size of the file in bytes."""
     closed: bool = False
-    """Its end is there."""
+    """Whether its end is present."""
     behind: int = 0
-    """Bytes behind its end, where it has one; more than 0: somebody has appended them."""
+    """Number of bytes behind its end, if it has one; more than 0 if data was appended."""
     at_work: bool = False
-    """Its end is the one that our recorder writes behind every chunk: it goes on, or was killed."""
+    """Whether its end is the temporary one that this package's recorder writes behind every chunk: it is active, or was killed."""
     problems: list[str] = field(default_factory=list)
     _schemas: dict[int, Schema] = field(default_factory=dict)
 
     def define(self, code: int, body: bytes) -> None:
-        """A record of a type or of a topic."""
+        """Add a record that defines a type or a topic."""
         try:
             self._define(code, body)
         except (McapError, struct.error, UnicodeDecodeError) as error:
@@ -85,7 +85,7 @@ class Scanned:
     def _define(self, code: int, body: bytes) -> None:
         if code == Opcode.SCHEMA:
             schema = Schema.read(ReadDataStream(BytesIO(body)))
-            self._schemas.setdefault(schema.id, schema)  # as it stands with the messages, before the index says it again
+            self._schemas.setdefault(schema.id, schema)  # the definition before the messages, not its repetition in the index
             return
         one = ChannelRecord.read(ReadDataStream(BytesIO(body)))
         kind = self._schemas.get(one.schema_id)
@@ -94,7 +94,8 @@ class Scanned:
 
 
 def scan(path: Path) -> Scanned:
-    """Raises: `RfmError`: it is no MCAP file, or one of a kind that nobody here writes."""
+    """Return the contents of a file. Raises: `RfmError` when it is not an MCAP file, or of a kind that this package does
+    not read."""
     found = Scanned(path)
     try:
         if not path.is_file():  # opening a pipe waits for its other end
@@ -106,13 +107,13 @@ def scan(path: Path) -> Scanned:
     except OSError as error:
         raise RfmError(f"{path}: cannot be read: {error.strerror or error}") from None
     for number, chunk in enumerate(found.chunks):
-        if not chunk.channels or not chunk.channels <= found.channels.keys():  # the last one before a cut, or another's writer
+        if not chunk.channels or not chunk.channels <= found.channels.keys():  # the last chunk before a cut, or from another writer
             found.chunks[number] = chunk._replace(channels=_channels_inside(chunk, found))
     return found
 
 
 def records(chunk: ChunkAt) -> tuple[list[tuple[int, int, bytes]], str]:
-    """Channel, time (ns) and CDR of its messages; and what is wrong with it. Empty: nothing."""
+    """Return channel, time (ns) and CDR of a chunk's messages, and a description of its damage; empty for an intact chunk."""
     data, problem = unpacked(chunk)
     return [(channel, time_ns, message) for _, channel, time_ns, _, message in messages_in(data)], problem
 
@@ -126,7 +127,7 @@ def messages_in(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
 
 
 def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
-    """What is in it, and what is wrong with it."""
+    """Return the decompressed contents of a chunk, and a description of its damage; empty for an intact chunk."""
     where = f"{chunk.path.name}, {chunk.stored} bytes from {chunk.offset}"
     if max(chunk.stored, chunk.size) > LARGEST_CHUNK_BYTES:
         return b"", f"{where}: larger than the {LARGEST_CHUNK_BYTES >> 20} MB that a chunk may have, so its messages are not read"
@@ -135,12 +136,12 @@ def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
             file.seek(chunk.offset)
             data = file.read(chunk.stored)
         if chunk.compression == "zstd":
-            if zstandard.frame_content_size(data) not in (-1, chunk.size):  # the library would take that word for its memory
+            if zstandard.frame_content_size(data) not in (-1, chunk.size):  # the library would allocate the stated size
                 return b"", f"{where}: not as it was written: it would not unpack to the {chunk.size} bytes that it says"
             data = zstandard.ZstdDecompressor().decompress(data, max_output_size=chunk.size)
         elif chunk.compression:
             return b"", f"{where}: compressed with {chunk.compression}, which is not read here; convert it: {convert_command()}"
-    except OSError as error:  # removed meanwhile: only so much is kept
+    except OSError as error:  # it was removed meanwhile by the size limit
         return b"", f"{where}: cannot be read any more: {error.strerror or error}"
     except (zstandard.ZstdError, MemoryError) as error:
         return b"", f"{where}: cannot be unpacked, so its messages are lost: {error}"
@@ -172,7 +173,7 @@ def _through(file: BinaryIO, found: Scanned) -> None:
 
 
 def _tell_end(file: BinaryIO, found: Scanned, footer_at: int) -> None:
-    """Tell the end of a whole file of ours from the one that stands behind every chunk. Other writers need no checksum."""
+    """Distinguish the end of a complete file of this recorder from its temporary one. Other writers need no checksum."""
     file.seek(footer_at + FOOTER.size - 4)
     if found.closed and found.library == LIBRARY and file.read(4) == UNCHECKED.to_bytes(4, "little"):
         found.closed, found.at_work = False, True
@@ -196,7 +197,7 @@ def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> No
 
 
 def _library(header: bytes) -> str:
-    """Return the name of the program that wrote a file; empty where its header is damaged."""
+    """Return the name of the program that wrote a file; empty if its header is damaged."""
     try:
         return str(Header.read(ReadDataStream(BytesIO(header))).library)
     except (McapError, struct.error, UnicodeDecodeError):
@@ -215,7 +216,7 @@ def _chunk(file: BinaryIO, path: Path, at: int, length: int) -> ChunkAt:
 
 
 def _channels_inside(chunk: ChunkAt, found: Scanned) -> frozenset[int]:
-    """Defines them, if they are defined in there."""
+    """Return the channels of the messages in a chunk, and add the definitions in it."""
     data, problem = unpacked(chunk)
     found.problems += [problem] if problem else []
     channels = set()
@@ -228,7 +229,7 @@ def _channels_inside(chunk: ChunkAt, found: Scanned) -> frozenset[int]:
 
 
 def _inside(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Kind, begin and end of the records of a chunk."""
+    """Yield operation code, begin and end of the records in a chunk."""
     at = 0
     while at + HEAD.size <= len(data):
         code, length = HEAD.unpack_from(data, at)

@@ -1,4 +1,4 @@
-"""Messages by the definitions that lie in the recording itself: read, and their type's hash. No ROS."""
+"""Message types by the definitions in the recording itself: deserialization and type hashes, without ROS."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ros2_rfm_serving.errors import RfmError
 
 
 class MessageTypes:
-    """Those of one recording. Made when the first is needed: the library takes its time."""
+    """Types of one recording. The library is imported when the first type is needed, because the import is slow."""
 
     def __init__(self) -> None:
         self._store: Any = None
         self._known: set[str] = set()
 
     def add(self, kind: str, definition: str) -> None:
-        """definition: `ros2msg`, with all that it is made of. Raises: `RfmError`: it is none."""
+        """Register a type. definition: `ros2msg`, with all nested types. Raises: `RfmError` when the definition is invalid."""
         if kind in self._known:
             return
         from rosbags.typesys import Stores, get_types_from_msg, get_typestore
@@ -24,23 +24,24 @@ class MessageTypes:
         try:
             found = get_types_from_msg(definition, kind)
             self._store.register({name: one for name, one in found.items() if name not in self._store.fielddefs})
-        except Exception as error:  # of a parser: whatever stands in the file
+        except Exception as error:  # the parser raises whatever the file's content causes
             raise RfmError(f"{kind}: its definition in the recording cannot be read: {error}") from None
         self._known.add(kind)
 
     def read(self, kind: str, data: bytes) -> Any:
-        """An object with the message's fields. Raises: `RfmError`: the bytes are none of that type."""
+        """Return an object with the message's fields. Raises: `RfmError` when the bytes are not of that type."""
         try:
             return self._store.deserialize_cdr(data, kind)
-        except Exception as error:  # of code made from the definition: whatever stands in the file
+        except Exception as error:  # code made from the definition raises whatever the file's content causes
             raise RfmError(f"{kind}: {len(data)} bytes are no such message: {type(error).__name__}: {error}") from None
 
     def hash(self, kind: str, definition: str) -> str:
-        """As ROS 2 has it (REP 2016); empty: the definition is none, or an action's, parts of which the library names otherwise."""
+        """Return the type hash of ROS 2 (REP 2016); empty for an invalid definition, or for an action, whose parts the library
+        names differently."""
         if "/action/" in kind:
             return ""
         try:
             self.add(kind, definition)
             return str(self._store.hash_rihs01(kind))
-        except Exception:  # as above; the hash is for tools, the message is recorded without it
+        except Exception:  # as above; the hash is for tools, and the message is recorded without it
             return ""

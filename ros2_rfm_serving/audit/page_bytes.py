@@ -1,4 +1,4 @@
-"""Pages of records as they travel, `rfm_serving/msg/AuditPage` in CDR, and back; without ROS."""
+"""Conversion between pages of records and their serialized form, `rfm_serving/msg/AuditPage` in CDR, without ROS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LITTLE_ENDIAN = b"\x00\x01\x00\x00"
 
 
 def page_bytes(page: Page, stamp_ns: int) -> bytes:
-    """stamp_ns: ROS time when it was made."""
+    """Return the serialized page. stamp_ns: ROS time of its creation."""
     data = bytearray(LITTLE_ENDIAN + struct.pack("<iI", *divmod(stamp_ns, 1_000_000_000)))
     for text in (page.writer, page.writer):  # frame_id, and its field
         _put_text(data, text.encode())
@@ -22,7 +22,7 @@ def page_bytes(page: Page, stamp_ns: int) -> bytes:
 
 
 def page_of(data: bytes) -> Page:
-    """A text that was damaged is still one here. Raises: `RfmError`."""
+    """Return the page in serialized bytes; damaged text stays readable. Raises: `RfmError` when the page is damaged."""
     try:
         at = len(LITTLE_ENDIAN) + 8
         _, at = _text(data, at)
@@ -48,7 +48,7 @@ def _put_text(data: bytearray, text: bytes) -> None:
 
 
 def _text(data: bytes, at: int) -> tuple[bytes, int]:
-    """And where the next field begins, which is of 4 bytes."""
+    """Return the text at an offset, and the offset of the next field, which is aligned to 4 bytes."""
     (size,) = struct.unpack_from("<I", data, at)
     if at + 4 + size > len(data):
         raise struct.error("a text is longer than its message")

@@ -1,6 +1,6 @@
-"""What of a recording is shown to people again, and when: plain, for `ros/monitor/player.py`.
+"""Selection and timing of recorded messages for playback in viewers, as plain data for `ros/monitor/player.py`.
 
-Played is what tells how things were. Never played is what makes somebody do something, or speaks for somebody who is not there:
+Messages that describe a state are played. Messages that cause actions or act in the name of an absent process are never played:
 commands, observations, services, names, pages of the audit log.
 """
 
@@ -17,7 +17,7 @@ OWN = frozenset(
     f"rfm_serving/msg/{name}"
     for name in ("Schedule", "RobotStatus", "ServerStatus", "ActionChunk", "Judgement", "Plan", "EpisodeScore")
 )
-"""A factory's own words: where somebody else speaks them, nothing is played."""
+"""Types that a factory publishes itself: where another publisher of them exists, nothing is played."""
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "sensor_msgs/msg/JointState": ("joint_states",),
     "std_msgs/msg/Float32MultiArray": ("state",),
@@ -29,12 +29,12 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "visualization_msgs/msg/MarkerArray": (),
     "diagnostic_msgs/msg/DiagnosticArray": ("diagnostics", "diagnostics_agg"),
 }
-"""Type -> last parts of the names of topics that tell how things were; none: any. Others of these types may be commands."""
+"""Type -> last parts of the names of topics that describe a state; empty: any. Other topics of these types may be commands."""
 STAMP_AT, STAMP_BYTES = 4, 8
-"""Of a message whose first field is a header, in CDR."""
+"""Position and size of the stamp in a CDR message whose first field is a header."""
 HEADED = OWN | {f"sensor_msgs/msg/{name}" for name in ("JointState", "CompressedImage", "Image", "CameraInfo")}
 LATCHED = ("robot_description", "tf_static", "schedule")
-"""Heard by whoever comes later, too."""
+"""Topics that also reach later subscribers."""
 
 
 def is_shown(topic: str, kind: str) -> bool:
@@ -43,7 +43,7 @@ def is_shown(topic: str, kind: str) -> bool:
 
 
 def shown(bag: Bag) -> dict[str, str]:
-    """Topic -> type. Raises: `ConfigurationError` when there is none."""
+    """Return topic and type of the messages that are played. Raises: `ConfigurationError` when there are none."""
     found = {topic: kind for topic, kind in bag.topics.items() if is_shown(topic, kind)}
     if not found:
         raise ConfigurationError("nothing in it can be shown", file=str(bag.path), fix="record with `rfm record`")
@@ -52,10 +52,10 @@ def shown(bag: Bag) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pacing:
-    """When what was recorded is due, on the player's clock."""
+    """Schedule of a playback on the player's clock."""
 
     begins_ns: int
-    """Of the recording."""
+    """Begin of the recording."""
     starts_s: float
     rate: float
     """Recorded seconds per second."""
@@ -65,12 +65,13 @@ class Pacing:
 
 
 def messages(bag: Bag, topics: Mapping[str, str]) -> Iterator[Message]:
-    """In order."""
+    """Yield the messages of these topics in order."""
     return bag.messages(*set(topics.values()), topics=list(topics))
 
 
 def restamped(kind: str, data: bytes, now_ns: int) -> bytes:
-    """As if it were sent now: viewers drop what is old. Of kinds without a header in front, as it was."""
+    """Return a message with its stamp set to now, because viewers drop old messages. Kinds without a leading header stay
+    unchanged."""
     if kind not in HEADED or len(data) < STAMP_AT + STAMP_BYTES:
         return data
     order = "<" if data[1] & 1 else ">"
@@ -79,6 +80,6 @@ def restamped(kind: str, data: bytes, now_ns: int) -> bytes:
 
 
 def shape(definition: str) -> tuple[str, ...]:
-    """Its lines without comments: of two equal ones the bytes mean the same."""
+    """Return the lines of a definition without comments: messages with equal lines have the same serialization."""
     lines = (" ".join(line.partition("#")[0].split()) for line in definition.splitlines())
     return tuple(line for line in lines if line and not line.startswith("=="))

@@ -1,4 +1,4 @@
-"""Decided once more: each record of a chain is given to the brain that a snapshot of it holds, and what that says is compared."""
+"""Replay of decisions: each record of a chain is fed to a core restored from a snapshot, and the results are compared."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from ros2_rfm_serving.errors import RfmError
 PERSON = "person"
 MAX_REASONS = 8
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
-"""What records raise that nobody wrote so."""
+"""Exceptions that malformed records cause."""
 ANSWERS = frozenset({"command", "result", "raised"})
-"""Keys of records that are the brain's, whatever it answers when it decides once more."""
+"""Keys of records that the core wrote; they are compared whatever its replay returns."""
 
 
 ABSENT = "(nothing)"
-"""What stands for a key or an element that one side lacks."""
+"""Placeholder for a key or an element that one side lacks."""
 
 
 class Difference(NamedTuple):
     field: str
-    """A path into the record, such as `why.chunk.sequence`."""
+    """Path into the record, such as `why.chunk.sequence`."""
     recorded: Any
     replayed: Any
 
 
 def first_difference(recorded: Any, replayed: Any) -> Difference | None:
-    """Return where two things that were recorded first differ; None: they are the same.
+    """Return the first difference between two recorded values; None for equal ones.
 
-    Of objects that have numbers (servers') their content counts, and neither their number nor whether two places share one.
+    Numbered objects (of servers) are compared by their contents, not by their numbers or by whether two places share one.
     """
-    if recorded == replayed:  # the rule, and quick
+    if recorded == replayed:  # usually the case, and quick
         return None
     found = _Comparison(recorded, replayed)
     return next(found.differences("", recorded, replayed), None)
@@ -47,7 +47,7 @@ class _Comparison:
     def __init__(self, recorded: Any, replayed: Any) -> None:
         self._sides = dict(_numbered(recorded)), dict(_numbered(replayed))
         self._seen: set[tuple[int, int]] = set()
-        """Pairs of numbered objects that were compared, or are."""
+        """Pairs of numbered objects whose comparison has begun."""
 
     def differences(self, path: str, one: Any, other: Any) -> Iterator[Difference]:
         one, other = _resolved(one, self._sides[0]), _resolved(other, self._sides[1])
@@ -72,7 +72,7 @@ class _Comparison:
 
 
 def _numbered(value: Any) -> Iterator[tuple[int, Any]]:
-    """Every object with a number; iteratively, as a whole brain is deep."""
+    """Yield every numbered object, without recursion, because the state of a core is deep."""
     todo = [value]
     while todo:
         one = todo.pop()
@@ -89,17 +89,17 @@ def _resolved(value: Any, numbered: dict[int, Any]) -> Any:
 
 
 class Replayer(Protocol):
-    """One brain. What raises counts as a difference, unless it is an `RfmError`: then this record cannot be replayed at all."""
+    """Replay of one core. An exception counts as a difference, unless it is an `RfmError`: then this record cannot be replayed."""
 
     def restore(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Continue from a snapshot record. Return those keys of its `state` that were decided again, as their inputs stand in it.
+        """Continue from a snapshot record. Return those keys of its `state` that were decided again, with the inputs in it.
 
-        Raises: `RfmError` when this version cannot.
+        Raises: `RfmError` when this version cannot restore it.
         """
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Decides as the record says that it was told; returns those keys of the record that it answers, in JSON's terms and
-        arrays. Empty: a record of a kind that is none of its inputs."""
+        """Decide with the inputs in the record. Return those keys of the record that the core computes, in JSON's types and arrays;
+        empty for a record of a kind that is not an input."""
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return the keys of a snapshot that describe the core, for a comparison with a recorded one."""
@@ -107,37 +107,37 @@ class Replayer(Protocol):
 
 @dataclass
 class Replayed:
-    """One chain."""
+    """Result of the replay of one chain."""
 
     writer: str
     run: int
     decisions: int = 0
-    """Records that the brain answered, and that were compared."""
+    """Number of records that were decided again and compared."""
     snapshots: int = 0
-    """Compared."""
+    """Number of snapshots that were compared."""
     skipped: int = 0
-    """Records without a snapshot before them: what came first, and what followed a gap."""
+    """Number of records without a snapshot before them: the first ones, and those after a gap."""
     seconds: float = 0.0
-    """Of the writer's clock, that were replayed."""
+    """Replayed duration by the writer's clock."""
     notes: list[str] = field(default_factory=list)
-    """What people should know: other software, gaps, what this version cannot replay."""
+    """Information for the user: other software, gaps, unsupported records."""
     refused: bool = False
-    """It could not be replayed from some snapshot on."""
+    """The replay stopped at some snapshot."""
     broke_off: str = ""
-    """Why its writer could not go on with this chain, or with the one before it: there are decisions that nobody can replay."""
+    """Reason why this chain or the one before it broke off, so that decisions are missing."""
     difference: Difference | None = None
-    """The first one; after it nothing is replayed."""
+    """First difference, which ends the replay."""
     at: Mapping[str, Any] = field(default_factory=dict)
-    """n, t, kind, and what was done, of its record, and its ROS time, `stamp_s`, as far as it is known."""
+    """Keys n, t, kind and event or call of the differing record, and its ROS time `stamp_s` if known."""
 
 
 class Replay:
-    """One chain, page by page, in order."""
+    """Replay of one chain, page by page, in order."""
 
     def __init__(self, writer: str, run: int, make: Callable[[], Replayer]) -> None:
         self.result = Replayed(writer, run)
         self._stamp_s: float | None = None
-        """ROS time at t = 0, as it was said last."""
+        """ROS time at t = 0 by the last stamp."""
         self._make = make
         self._replayer: Replayer | None = None
         self._next = 0
@@ -248,13 +248,13 @@ class Replay:
 
 
 def _what(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record is about: the name of an event, or the call of a server."""
+    """Return the subject of a record: the name of an event, or the call of a server."""
     event = record.get("event")
     return {"event": event.get("~")} if isinstance(event, dict) else {"do": record["do"]} if "do" in record else {}
 
 
 class ChainReplay(Protocol):
-    """One chain, page by page, whatever its writer is. What cannot be replayed stands in its result."""
+    """Replay of one chain, page by page, for any kind of writer. Its result describes what cannot be replayed."""
 
     result: Replayed
 
@@ -262,16 +262,16 @@ class ChainReplay(Protocol):
 
 
 Makers = Mapping[str, Callable[[str, int], ChainReplay]]
-"""By the first part of a writer's name: for its name and run."""
+"""Factories of replays by the first part of a writer's name; each receives the writer's name and run."""
 
 
 def brains(make: Callable[[], Replayer]) -> Callable[[str, int], ChainReplay]:
-    """For `Makers`: those whose brain is told one thing after the other."""
+    """Return a factory for `Makers`, for writers whose core receives one input after the other."""
     return functools.partial(Replay, make=make)
 
 
 def replay(pages: Iterable[Page], makers: Makers, wanted: Callable[[str], bool] = lambda writer: True) -> Iterator[Replayed]:
-    """Each page's chain as it stands after it: the same object for every page of a chain. wanted: whether to replay a writer."""
+    """Yield each page's chain in its state after the page: the same object for every page of a chain. wanted: selects writers."""
     chains: dict[tuple[str, int], ChainReplay] = {}
     for page in pages:
         make = makers.get(page.writer.partition("/")[0])
@@ -285,5 +285,5 @@ def replay(pages: Iterable[Page], makers: Makers, wanted: Callable[[str], bool] 
 
 
 def _as_read(value: Any) -> Any:
-    """As it would come out of a recording."""
+    """Return a value as it is after recording and reading."""
     return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))

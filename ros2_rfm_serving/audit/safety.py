@@ -1,7 +1,7 @@
-"""What docs/safety.md guarantees of every robot, asked of a recording: by what robots wrote, without any brain.
+"""Check of the guarantees in docs/safety.md in a recording, by the records of robots, without any decision core.
 
-`replay.py` says whether a brain would decide the same again; this says whether what it decided may be. Only what a chain shows is
-judged: what was asked, executed or begun before it, or before a gap in it, is not known.
+`replay.py` checks whether a core would decide the same again; this module checks whether its decisions were permitted. It judges
+only the contents of a chain: requests, executions or tasks that began before it, or before a gap in it, are unknown.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
 from ros2_rfm_serving.types import SAFETY, RobotState, TaskOutcome, TaskPhase
 
 EXECUTES = frozenset({"row", "part"})
-"""Of a period's `why.by`: an action of a chunk, or a part of the way to one."""
+"""Values of a period's `why.by`: an action of a chunk, or an interpolated part of the way to one."""
 ROUNDING = 1e-3
-"""Of recorded numbers."""
+"""Tolerance of recorded numbers."""
 STILL = frozenset({TaskPhase.IDLE.name, TaskPhase.RESETTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name})
 LEAVES_REQUESTS = frozenset(
     {
@@ -53,7 +53,7 @@ class Broken(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """`judged`: how often each rule could be asked."""
+    """Result of the check. `judged`: number of checks by rule."""
 
     judged: dict[str, int]
     broken: tuple[Broken, ...]
@@ -73,7 +73,7 @@ def kept(log: AuditLog) -> Kept:
 
 
 def chains(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Of one writer, each as it was written: by ROS time, which may have been set, they stand otherwise."""
+    """Return the chains of one writer, each in the order of writing; ROS time may have been set, and is no order."""
     runs: dict[int, list[Entry]] = {}
     for entry in entries:
         runs.setdefault(entry.run, []).append(entry)
@@ -85,7 +85,7 @@ def _number(entry: Entry) -> int:
 
 
 class _Watch:
-    """Of one chain."""
+    """Check of one chain."""
 
     def __init__(self, robot: str, judged: dict[str, int], broken: list[Broken]) -> None:
         self._robot, self._judged, self._broken = robot, judged, broken
@@ -93,23 +93,24 @@ class _Watch:
         self._lower: Sequence[float] = ()
         self._upper: Sequence[float] = ()
         self._timeout_s = 0.0
-        """Of a request; 0: it has others beside it (pipelines), or may end without a record (when a pass of safety is too old)."""
+        """Timeout of a request; 0 if others are in flight beside it (pipelines), or it may end without a record (a pass of safety
+        too old)."""
         self._slos_s: dict[str, float] = {}
-        """By component: the shortest that was heard of; inf: it has none."""
+        """Component -> shortest SLO in the schedules so far; inf without one."""
         self._safe_words: Sequence[str] | None = None
-        """None: safety is not supervised."""
+        """Verdicts that permit actions; None if safety is not supervised."""
         self.forget()
 
     def forget(self) -> None:
-        """Some records are missing."""
+        """Reset the state that depends on earlier records, because some records are missing."""
         self._asked: set[Key] = set()
         self._sessions: set[tuple[str, int]] = set()
-        """(component, epoch) that began within this chain: all that belongs to one is known."""
+        """Component and epoch of the sessions that began within this chain, so that everything about them is known."""
         self._taken: set[Key] = set()
         self._flying: dict[str, tuple[Key, float]] = {}
-        """Component -> the last request and when it went out; -inf: something has happened since that may have ended it."""
+        """Component -> last request and the time when it was sent; -inf after an event that may have ended it."""
         self._word: str | None = None
-        """Safety's, of this attempt; None: not known."""
+        """Last verdict of the safety component in this attempt; None if unknown."""
         self._resets = False
         self._state: Mapping[str, Any] = {}
 
@@ -143,7 +144,7 @@ class _Watch:
         elif name in ("ResetStarted", "ResetFinished"):
             self._resets = name == "ResetStarted"
         elif name == "TaskCanceled" and mapping(event.get("outcome")).get("member") == TaskOutcome.SHUTDOWN.name:
-            self._resets = False  # a robot that is deactivated does not wait for the end of the reset
+            self._resets = False  # a deactivated robot does not wait for the end of the reset
         elif name in ("TaskStarted", "PauseRequested"):
             self._word = ""
         elif name == "ScheduleReceived":
@@ -160,7 +161,7 @@ class _Watch:
                 self._slos_s[component] = min(slo_s, self._slos_s.get(component, math.inf))
 
     def _reply(self, entry: Entry, reply: Mapping[str, Any]) -> None:
-        """It counts."""
+        """Check an accepted reply."""
         key = key_of(reply.get("id"), self._robot)
         self._taken.add(key)
         if self._knows(key):
@@ -188,11 +189,12 @@ class _Watch:
         after = following.body.get("to") if following is not None and following.kind == "transition" else self._state
         if self._safe_words is not None and self._word is not None:
             self._ask(PASSED, entry, self._word in self._safe_words, self._word or "no word yet")
-        stands = [_stands(self._state), _stands(mapping(after))]  # what a period changes is written after it
+        stands = [_stands(self._state), _stands(mapping(after))]  # the effect of a period is written after it
         self._ask(STANDING, entry, not all(stands), f"{stands[0]}")
 
     def _patience_s(self, component: str) -> float:
-        """Beyond which a request may be given up, and with it, by a fallback, those of others."""
+        """Return the time in s after which a request may be given up, and with it, by a fallback, the other components'
+        requests."""
         return min(self._timeout_s, self._slos_s.get(component, 0.0)) - ROUNDING
 
     def _land(self) -> None:
@@ -232,7 +234,7 @@ def _states(told: Any) -> RobotState | None:
 
 
 def _stands(told: Mapping[str, Any]) -> str:
-    """Why no action may be executed; empty: one may, or it is not known."""
+    """Return why no action may be executed; empty if one may, or the state is unknown."""
     if told.get("paused") is True:
         return "paused"
     phase = str(told.get("phase"))

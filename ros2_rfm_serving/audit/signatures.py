@@ -1,6 +1,6 @@
-"""Signatures of audit pages: the last record of a page, `signed`, is a certificate's over the chain up to there.
+"""Signatures of audit pages: the last record of a page, `signed`, has a certificate's signature over the chain up to there.
 
-So a page that somebody else puts on the graph in a writer's name is told from the writer's own. Without certificates nobody signs.
+They distinguish a writer's pages from those that another process publishes in its name. Without certificates pages are unsigned.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ros2_rfm_serving.errors import UnprovenError
 
 SIGNED_AS = b"rfm_serving says AuditPage\0"
 CheckSaid = Callable[[bytes, bytes, bytes], Any]
-"""Certificate, signature and text: who has signed it (`security.proof.Who`). Raises: `UnprovenError`."""
+"""Check of certificate, signature and text that returns the signer (`security.proof.Who`). Raises: `UnprovenError`."""
 NAMES = {"recorder": ("recorder",), "dashboard": ("dashboard", "operator", "observer")}
-"""Role of a writer -> names of certificates that sign for it; of all others it is the writer's own name."""
+"""Role of a writer -> names of certificates that sign for it; for other roles it is the writer's own name."""
 
 
 def sign_chain(chain: Chain, now_s: float, sign: Sign | None) -> None:
-    """Append the record `signed` to what was noted since the last page, if anything was. sign: None: there is no certificate."""
+    """Append the record `signed` to the records since the last page, if there are any. sign: None without a certificate."""
     if sign is None or not len(chain):
         return
     signature = sign(_text(chain.writer, chain.run, chain.number, chain.hash))
@@ -31,7 +31,7 @@ def sign_chain(chain: Chain, now_s: float, sign: Sign | None) -> None:
 
 
 def problem_of(page: Page, check: CheckSaid) -> str:
-    """Return why a page is not its writer's, by its signature; empty: it is."""
+    """Return why a page's signature is not that of its writer; empty for a valid signature."""
     if not page.lines:
         return "it has no records"
     found = parsed(page.lines[-1])
@@ -53,5 +53,5 @@ def problem_of(page: Page, check: CheckSaid) -> str:
 
 
 def _text(writer: str, run: int, number: int, before: str) -> bytes:
-    """number: of the record that has the signature. before: the chain's hash before it."""
+    """Return the signed text. number: that of the record with the signature. before: the chain's hash before it."""
     return SIGNED_AS + f"{writer}\n{run}\n{number}\n{before}".encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Before a recording is used: is it as it was written? Nothing is played or taught that somebody has changed since."""
+"""Check of a recording before its use, so that changed content is neither played nor used for training."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ANYWAY = "--unverified"
 
 
 def check_unchanged(bag: Bag, verb: str, *, anyway: bool) -> list[str]:
-    """Return lines for people about what is not as it was written, or not proven to be whole: none, where all is. An end that is
-    missing, because a process was killed, is no change. verb: what is about to be done, such as `export`. anyway: do not refuse.
+    """Return lines for people about changes and missing evidence of completeness; empty for an intact recording. A missing end,
+    because a process was killed, is not a change. verb: intended use, such as `export`. anyway: do not refuse.
 
     Raises: `ConfigurationError` for a recording that was changed.
     """
@@ -30,8 +30,8 @@ def check_unchanged(bag: Bag, verb: str, *, anyway: bool) -> list[str]:
 
 
 def flaws_of(verdict: Verdict, around_s: tuple[float, float] | None = None) -> list[str]:
-    """Return the first few changes in words, and how many more there are. around_s: only messages recorded then, and what has no
-    time."""
+    """Return descriptions of the first few changes, and the number of further ones. around_s: only messages of that period, and
+    changes without a time."""
     found: list[Finding | Flaw] = [flaw for flaw in verdict.chains.flaws if not flaw.is_open_end]
     found += [
         one for one in verdict.findings if around_s is None or not one.time_ns or around_s[0] <= one.time_ns / 1e9 <= around_s[1]

@@ -1,7 +1,7 @@
 """Names of the classes whose values stand in recordings.
 
 A name in a recording is part of its format: it stays when a class is renamed or moves to another module. A class that is recorded
-for the first time is given a name here, which is the field's word for it.
+for the first time gets a name here, which is the field's word for it.
 """
 
 from __future__ import annotations
@@ -123,6 +123,6 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "Verdict": Verdict,
     }
 )
-"""Values that events, decisions, configurations and snapshots consist of."""
+"""Parts of events, decisions, configurations and snapshots."""
 
 RECORDED: Mapping[str, type] = MappingProxyType({**EVENTS, **VALUES})

@@ -1,7 +1,7 @@
-"""All chains of a recording: is each as it was written, and is it the one that whoever recorded it heard?
+"""Verification of all chains of a recording: their integrity, and their agreement with the recorder's reports.
 
-The recorder is a writer itself. What its chain says of the others is read first: which records never reached it, and up to where,
-and with which hash, it heard each chain. So a chain that nobody closed has an end too, and one that was written anew differs.
+The recorder is a writer itself. The reports in its chain are read first: the records that never reached it, and the last number and
+hash that it received of each chain. So a chain without a closing record has a known end too, and a rewritten one differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOST, REMOVED = "lost", "removed"
 
 NO_RECORDER = "no recorder's chain is there: whole chains may be missing"
 PAGES_BEHIND = 2
-"""Of its own, until a recorder has said what was lost before a page of somebody else's."""
+"""Number of its own pages within which a recorder reports the losses before a page of another writer."""
 
 Key = tuple[str, int]
 """Writer and run."""
@@ -30,26 +30,26 @@ Key = tuple[str, int]
 @dataclass(frozen=True)
 class Verified:
     chains: tuple[Checked, ...]
-    """In the order in which they begin."""
+    """Verified chains in the order in which they begin."""
     flaws: tuple[Flaw, ...]
     num_records: int
     num_lost: int
-    """Records that never reached the recorder, as it says itself."""
+    """Number of records that never reached the recorder, by its own report."""
     num_repeats: int = 0
-    """Pages that came more than once, and were set aside."""
+    """Number of repeated pages, which have no effect."""
     num_unproven: int = 0
-    """Pages that nobody with the writer's certificate has signed, as the recorder noted; they were set aside."""
+    """Number of pages without a signature of the writer's certificate, by the recorder's report; they have no effect."""
 
     @property
     def head(self) -> str:
-        """Of all chains together: whoever keeps it elsewhere can tell that all of them were written anew."""
+        """Return the common hash of all chains, whose copy elsewhere reveals a recording in which all of them were rewritten."""
         heads = sorted(f"{chain.writer} {chain.run} {chain.number} {chain.hash}" for chain in self.chains)
         return hashlib.sha256("\n".join(heads).encode()).hexdigest()[:HASH_DIGITS]
 
 
 @dataclass
 class _Heard:
-    """What recorders say of one chain."""
+    """Reports of recorders about one chain."""
 
     lost: list[tuple[int, int]] = field(default_factory=list)
     heads: dict[int, str] = field(default_factory=dict)
@@ -59,15 +59,15 @@ class _Heard:
 
 
 See = Callable[[str, int, dict[str, Any]], None]
-"""Writer, run and record."""
+"""Callback that receives writer, run and record."""
 
 
 def verify(
     pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone: bool = False, has_recorder: bool = False
 ) -> Verified:
-    """pages: all of a recording, as they lie there; called twice. see: given every record, in that order. alone: it is one file of
-    a recording, so that beginnings of chains are elsewhere, as they are where the recorder removed files. has_recorder: a recorder
-    of ours has written it, so that its chain was removed where none is there."""
+    """Verify all chains. pages: returns the pages of a recording in their order; called twice. see: receives every record in that
+    order. alone: the input is one file of a recording, so that beginnings of chains are elsewhere, as with files that the recorder
+    removed. has_recorder: this package's recorder wrote the recording, so that a missing chain of it was removed."""
     left = itertools.count()
     heard, complete, aside, retained = _heard(page for page in pages() if page.writer.startswith(RECORDER) and next(left) >= 0)
     partial, num_left = alone or retained, next(left)
@@ -107,8 +107,8 @@ def verify(
 
 
 def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, dict[str, str], bool]:
-    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside, and why;
-    whether it removed files, as only so much is kept."""
+    """Return the reports by chain; whether a recorder ended in order, so that there are no other chains; identities of the pages
+    that it set aside, with reasons; and whether it removed files because of its size limit."""
     heard: dict[Key, _Heard] = {}
     complete, aside, retained = False, dict[str, str](), False
     for page in pages:
@@ -118,13 +118,14 @@ def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, dict[str, st
                 retained |= record.get("kind") == REMOVED
                 aside |= {str(record["page"]): str(record["why"])} if record.get("kind") == ASIDE else {}
                 _hear(heard, record)
-        except (RfmError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
+        except (RfmError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # damaged: its chain has a flaw
             continue
     return heard, complete, aside, retained
 
 
 def _hear(heard: dict[Key, _Heard], record: Mapping[str, Any]) -> None:
-    """Raises: `ArithmeticError`, `AttributeError`, `KeyError`, `TypeError` or `ValueError` for what no recorder writes."""
+    """Add the reports in a record. Raises: `ArithmeticError`, `AttributeError`, `KeyError`, `TypeError` or `ValueError` for content
+    that no recorder writes."""
     kind = record.get("kind")
     if kind == LOST and "writer" in record:
         told = heard.setdefault(_key(record), _Heard())
@@ -151,13 +152,14 @@ def _checked(key: Key, heard: _Heard, partial: bool) -> Checked:
 
 
 def _strangers(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], complete: bool) -> list[Flaw]:
-    """Chains that no recorder speaks of, where one ended in order."""
+    """Return a flaw for each chain without a recorder's report, if a recorder ended in order."""
     others = [key for key in chains if key not in heard and not key[0].startswith(RECORDER)] if complete else []
     return [Flaw(writer=writer, run=run, number=0, problem="the recorder heard no such chain") for writer, run in others]
 
 
 def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], partial: bool) -> list[Flaw]:
-    """Chains that a recorder heard. partial: files are gone by right, and may have had all of one."""
+    """Return a flaw for each missing chain that a recorder received. partial: files are missing legitimately, maybe with such a
+    chain."""
     missing = [(key, max(told.heads)) for key, told in heard.items() if told.heads and key not in chains]
     return [
         Flaw(
@@ -172,7 +174,7 @@ def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], partial:
 
 
 def _broken(chains: Mapping[Key, Checked]) -> list[Flaw]:
-    """Chains whose last record never came, and that broke off, as the next chain of the same writer says."""
+    """Return a flaw for each chain that broke off and lacks its last record, by the next chain of the same writer."""
     found = []
     for (writer, run), chain in chains.items():
         before = chains.get((writer, chain.follows[0])) if chain.follows else None
@@ -183,7 +185,7 @@ def _broken(chains: Mapping[Key, Checked]) -> list[Flaw]:
 
 
 def _nobody(chains: Mapping[Key, Checked], has_recorder: bool) -> list[Flaw]:
-    """No recorder says which chains there were."""
+    """Return a flaw if no recorder's chain reports the chains."""
     if any(writer.startswith(RECORDER) for writer, _ in chains) or not (chains or has_recorder):
         return []
     problem = "its recorder's chain was removed" if has_recorder else NO_RECORDER

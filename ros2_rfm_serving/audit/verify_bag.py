@@ -1,4 +1,4 @@
-"""A whole recording: its chains, its messages beside the recorder's digests and the writers' records, the bytes of its files."""
+"""Verification of a recording: its chains, its messages by the recorder's digests and the writers' records, its files' bytes."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from ros2_rfm_serving.audit.verify_records import Compared
 from ros2_rfm_serving.errors import RfmError
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
-"""What records raise that nobody wrote so."""
+"""Exceptions that malformed records cause."""
 
 
 FIRST_NS = 5_000_000_000
-"""The first page of a recorder is in the recording by then."""
+"""Time within which a recorder's first page is in the recording."""
 CLOSED_MARK = b'"kind":"closed"'
 REMOVED, SPLIT = b'"kind":"removed"', b'"kind":"split"'
 SPLIT_KIND = "split"
 MESSAGES_MARK = b'"kind":"messages"'
 PAGES_S = 3.0
-"""A recorder that works writes at least one page within this time."""
+"""Longest time between two pages of a working recorder, s."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is left of a recording's word."""
+    """Result of the verification of a recording."""
 
     chains: Verified
     findings: tuple[Finding, ...]
-    """By time; of files first."""
+    """Differences by time; those of files come first."""
     damages: tuple[str, ...]
-    """What could not be read."""
+    """Descriptions of unreadable parts."""
     notes: tuple[str, ...]
-    """What is not covered, and what was lost before it was written: no fault of whoever has the recording."""
+    """Limits of the verification, and losses before writing, for which no later owner of the recording is responsible."""
     doubts: tuple[str, ...]
-    """What was not changed as far as anybody can tell, and yet is not proven to be whole."""
+    """Parts that show no change, although their completeness is not proven."""
     num_checked: int
-    """Messages whose digests the recorder has chained."""
+    """Number of messages whose digests the recorder has chained."""
     manifest: Manifest | None
 
     @property
@@ -61,16 +61,16 @@ class Verdict:
 
     @property
     def is_changed(self) -> bool:
-        """Something is not as it was written, beyond an end that is missing because the recorder was killed."""
+        """Return whether the recording was changed, apart from an end that is missing because the recorder was killed."""
         return any(one.is_change for one in self.findings) or any(not flaw.is_open_end for flaw in self.chains.flaws)
 
 
 Prove = Callable[[Page, int], str]
-"""A page and when it was recorded (ns since 1970): why it is not its writer's; empty: it is."""
+"""Check of a page with its time of recording (ns since 1970): returns why it is not its writer's; empty if it is."""
 
 
 def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
-    """prove: judges pages by their signatures; None: nobody does. Raises: `RfmError`."""
+    """Verify a recording. prove: judges pages by their signatures; None skips this. Raises: `RfmError` when it cannot be read."""
     one = _Pass(bag, prove)
     alone = bag.path.is_file()
     chains = verify(one.pages, one.see, alone=alone or bool(one.marked), has_recorder=one.has_recorder and not alone)
@@ -95,28 +95,28 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
 
 
 class _Walked(NamedTuple):
-    """A page of a recording, with the message that it came in."""
+    """Page of a recording, with the message that contained it."""
 
     topic: str
     time_ns: int
     data: bytes
     page: Page
     is_own: bool
-    """It is the recorder's."""
+    """Whether it is the recorder's page."""
 
 
 class _Pass:
-    """Goes through a recording: `pages` once for the recorder's alone, and once for all."""
+    """Walk through a recording: `pages` yields the recorder's pages in the first pass, and all pages in the second."""
 
     def __init__(self, bag: Bag, prove: Prove | None) -> None:
         self._bag, self._prove = bag, prove
         self._passes = 0
         self._removed: set[str] = set()
-        """Files that the recorder removed itself, which is known after the first pass."""
+        """Files that the recorder removed itself, known after the first pass."""
         self.marked = _marked(bag)
-        """Files that the recorder removed on a full disk, as what it left in their place says."""
+        """Files that the recorder removed on a full disk, by the placeholders in their place."""
         self.named = {one.path.name: one.path.name for one in bag.files}
-        """Name of each file -> the one that the recorder gave it, which a file that is alone may have no more."""
+        """Name of each file -> its original name from the recorder, which a single file may no longer have."""
         self._files = self.named.values() if bag.is_ours else None
         self.messages: Messages = Messages(self._files, self._removed)
         self.compared = Compared(bag.read)
@@ -125,36 +125,37 @@ class _Pass:
         self.lost: Counter[str] = Counter()
         self.closed = False
         self._owns = set[bytes]()
-        """Identities of the recorder's pages: nobody repeats one, as they never travel."""
+        """Identities of the recorder's pages, which are never repeated, because they are not published."""
         self._sorted_anew = False
-        """Another tool has sorted the messages by time, and a clock was set while they were recorded: their order is lost."""
+        """Whether another tool sorted the messages by time after a clock was set during the recording, so that their
+        order is lost."""
         self._before_ns = dict[tuple[str, str], int]()
-        """Topic and type -> time of the last message of which the recorder has noted a digest."""
+        """Topic and type -> time of the last message with a digest of the recorder."""
         self.recorded = Recorded(removed=self._removed)
         self._ledger = Ledger("", 1, 0.0, {})
-        """Receives the pages as the recorder did, for the chains that broke off."""
+        """Receives the pages as the recorder did, to find the chains that broke off."""
         self.counts: dict[str, Counter[tuple[str, str]]] = {}
-        """File -> topic and type -> messages."""
+        """File -> topic and type -> number of messages."""
         self._disk_failed = False
-        """The recorder noted that it could not write something."""
+        """Whether the recorder noted a failure to write."""
         self._page_ns = 0
         """Time of the recorder's last page."""
         self._behind: dict[tuple[str, int], tuple[float, float, int]] = {}
-        """Chain -> times of its first and its last record behind the recorder's last page by its writer's clock, without a gap
-        between them, and the number of the next one."""
+        """Chain -> times of its first and its last record after the recorder's last page by its writer's clock, without a gap
+        between them, and the number of the next record."""
         self._own: tuple[str, int, bytes, Page] | None = None
-        """Topic, time, bytes and content of the recorder's page whose records come now."""
+        """Topic, time, bytes and content of the recorder's page whose records come next."""
         self._strange: Counter[str] = Counter()
-        """Topic -> pages in the name of a recorder, there where it does not write."""
+        """Topic -> number of pages in the name of a recorder on a topic where it does not write."""
         self._unproven: dict[str, Finding] = {}
-        """Identity of a page without its writer's signature -> what it would be found as."""
+        """Identity of a page without its writer's signature -> finding about it."""
         self._aside: dict[str, str] = {}
-        """Identity of a page that the recorder has set aside for that -> why."""
+        """Identity of a page that the recorder set aside for that -> reason."""
         self._names_own = any(topic.endswith(f"/{OWN}") for topic in bag.topics)
 
     @property
     def has_recorder(self) -> bool:
-        """Whether a recorder of ours has written it, for longer than its first record takes."""
+        """Return whether this package's recorder wrote it, for longer than its first record takes."""
         return (self._bag.is_ours or self._names_own) and self._bag.ends_ns - self._bag.begins_ns > FIRST_NS
 
     def pages(self) -> Iterator[Page]:
@@ -163,7 +164,7 @@ class _Pass:
 
     def _recorders(self) -> Iterator[Page]:
         known, before, ended = list[str](), (0, 0), False
-        """Files that the recorder speaks of; the last one that it began is the one that all of this lies in, where it is alone."""
+        """Files in the recorder's records; a single file is the last one that it began."""
         for message in self._bag.messages(PAGE):
             self.compared.heard(message.data, message.time_ns)
             page = self._page(message.data) if self._is_own(message.topic) else None
@@ -176,7 +177,7 @@ class _Pass:
                 before = page.run, page.first
                 ended |= any(CLOSED_MARK in line for line in page.lines)
                 yield page
-        self.marked -= self.marked if ended else self._removed  # whoever ended in order has noted all of them
+        self.marked -= self.marked if ended else self._removed  # a recorder that ended in order has noted all of them
         self._removed |= self.marked
         if self._sorted_anew:
             self.messages = SortedMessages(self._files, self._removed)
@@ -184,14 +185,15 @@ class _Pass:
             self.named[name] = begun[-1]
 
     def _is_in_order(self, page: Page) -> bool:
-        """Whether the messages of which a page of the recorder has digests lie in the same order where they are sorted by time."""
+        """Return whether messages keep the order in which a page of the recorder lists their digests when they are sorted
+        by time."""
         try:
             return all(
                 is_in_order(record["topics"], int(record["at_ns"]), self._before_ns)
                 for record in (parsed(line) for line in page.lines if MESSAGES_MARK in line)
                 if record.get("kind") == MESSAGES
             )
-        except BROKEN:  # its own chain says that it was changed
+        except BROKEN:  # its own chain reports the change
             return True
 
     def _all(self) -> Iterator[Page]:
@@ -211,7 +213,7 @@ class _Pass:
             yield page
 
     def _walk(self) -> Iterator[_Walked]:
-        """Yield the pages that count; all messages are compared on the way."""
+        """Yield the pages that count, and compare all messages on the way."""
         for topic, kind, time_ns, published_ns, data in _messages(self._bag, self.counts):
             page = self._page(data) if kind == PAGE else None
             own = page is not None and page.writer.startswith(RECORDER) and self._is_own(topic)
@@ -222,7 +224,7 @@ class _Pass:
                 yield _Walked(topic, time_ns, data, page, own)
 
     def _find_repeat(self, page: Page, topic: str, time_ns: int) -> None:
-        """A page of the recorder's own comes once, as it never travels."""
+        """Find a repetition of a recorder's own page, which must be unique because it is not published."""
         if (which := identity(page)) in self._owns:
             again = Finding(kind=Kind.INSERTED, topic=topic, type=PAGE, time_ns=time_ns, problem="it came before")
             self.findings.append(again)
@@ -241,7 +243,7 @@ class _Pass:
         return not self._names_own or topic.endswith(f"/{OWN}")
 
     def _counts(self, page: Page, topic: str, time_ns: int, *, first: bool) -> bool:
-        """It is no page in somebody's name that somebody else has put there."""
+        """Return whether a page counts, and is not published by another process in the writer's name."""
         if page.writer.startswith(RECORDER) and not self._is_own(topic):
             self._strange[topic] += not first
             return False
@@ -261,7 +263,7 @@ class _Pass:
             else:
                 self._note_behind(writer, run, record)
                 self.compared.record(writer, run, record)
-        except (RfmError, *BROKEN):  # its own chain says that it was changed
+        except (RfmError, *BROKEN):  # its own chain reports the change
             return
 
     def _note_behind(self, writer: str, run: int, record: Mapping[str, Any]) -> None:
@@ -281,7 +283,7 @@ class _Pass:
             self.recorded.files |= {str(one["file"]) for one in record.get("sums", ())}
             self.messages.said(record)
             self.compared.covered = True
-        elif kind == ASIDE and record["why"] != LATE:  # those are counted as repeats
+        elif kind == ASIDE and record["why"] != LATE:  # late pages are counted as repeats
             self._aside[str(record["page"])] = str(record["why"])
         elif kind == LOST and "topic" in record:
             self.lost[str(record["topic"])] += int(record["count"])
@@ -290,7 +292,7 @@ class _Pass:
         self.recorded.closed = self.closed
 
     def _check_page(self, at_ns: int) -> None:
-        """What a page of the recorder's has around its records: it is written with the time that stands in it."""
+        """Check the message around a page of the recorder, which is written with the time in its record."""
         if self._own is None:
             return
         topic, time_ns, data, page = self._own
@@ -303,7 +305,8 @@ class _Pass:
 
     @property
     def unproven(self) -> list[Finding]:
-        """Pages that a proven recorder has not set aside when they came: it judged none, or somebody put them there later."""
+        """Return findings for unsigned pages that a verified recorder did not set aside on arrival: it checked none, or they were
+        inserted later."""
         return [found for page, found in self._unproven.items() if page not in self._aside]
 
     def check_folder(self) -> tuple[list[Finding], list[str]]:
@@ -315,7 +318,7 @@ class _Pass:
         manifest = read_manifest(bag.path / MANIFEST)
         lacks = self.recorded.files - self._removed - self.counts.keys()
         if manifest is None or manifest.problem or lacks or not (bag.is_ours and self.messages.is_covered):
-            return findings, notes  # what is missing or damaged has a finding of its own
+            return findings, notes  # missing or damaged parts have findings of their own
         self.recorded.broken = self._ledger.broken
         if manifest.mended:  # `rfm record --recover` wrote it, maybe elsewhere
             self.recorded.ros_distro = None
@@ -327,7 +330,7 @@ class _Pass:
         return [*findings, *problems], notes
 
     def doubts(self) -> list[str]:
-        """Return what is not proved, although nothing shows that it was changed."""
+        """Return descriptions of parts that are not proven, although nothing shows a change."""
         doubts = [
             f"{name} is missing, and {name}{REMOVED_SUFFIX} says that the recorder removed it on a full disk and could not note it"
             for name in sorted(self.marked)
@@ -337,7 +340,7 @@ class _Pass:
         return doubts
 
     def _open_end(self) -> Iterator[str]:
-        """Yield what a recording without the recorder's last record does not prove."""
+        """Yield the limits of proof of a recording without the recorder's last record."""
         page, last = local_text(self._page_ns), self._bag.ends_ns
         yield (
             f"the recorder's last record is missing, and its records end at {page}: either the recorder was killed then, or"
@@ -381,7 +384,8 @@ class _Pass:
 
 
 def _marked(bag: Bag) -> set[str]:
-    """Only the oldest files are removed so: none of which an older one is there."""
+    """Return the removed files by their placeholders. Only the oldest files are removed, so a placeholder newer than a file is
+    ignored."""
     if not bag.path.is_dir():
         return set()
     oldest = min((number_of(one.path) for one in bag.files), default=(0, ""))
@@ -390,16 +394,16 @@ def _marked(bag: Bag) -> set[str]:
 
 
 def _files_of(page: Page) -> Iterator[str]:
-    """Yield the files that a page of the recorder says have begun."""
+    """Yield the files that have begun according to a page of the recorder."""
     for line in page.lines:
         if SPLIT in line and (record := parsed(line)).get("kind") == "split":
             yield str(record.get("file"))
 
 
 def _messages(bag: Bag, counts: dict[str, Counter[tuple[str, str]]]) -> Iterator[tuple[str, str, int, int, bytes]]:
-    """Yield topic, type, time (ns), publish time (ns) and CDR of all messages: in files of our recorder in the order in which they
-    lie there, in others by time. counts: receives, of our recorder's files, the number of messages by file and topic; the file that
-    is read has the last key."""
+    """Yield topic, type, time (ns), publish time (ns) and CDR of all messages: in files of this package's recorder in their order,
+    in others by time. counts: receives, for the recorder's files, the number of messages by file and topic; its last key is the
+    current file."""
     if not bag.is_ours:
         yield from ((one.topic, one.type, one.time_ns, one.time_ns, one.data) for one in bag.messages())
         return

@@ -1,4 +1,4 @@
-"""Bytes of a recording's files beside what was said of them: by its recorder while it wrote, by its manifest, by checksums."""
+"""Verification of files' bytes by the recorder's digests while it wrote them, by its manifest, and by checksums."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from ros2_rfm_serving.audit.mcap_file import LIBRARY, Summary, beginning
 from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
 
 ENTRY_BYTES = 16
-"""Of a message in the index of its chunk: its time and its offset."""
+"""Size of a message's entry in the index of its chunk: its time and its offset."""
 Sums = Mapping[str, Mapping[int, str]]
-"""File -> its first so many bytes -> their SHA-256, as the recorder noted while it wrote."""
+"""File -> length in bytes -> SHA-256 of the bytes up to there, as the recorder noted while it wrote."""
 
 
 @dataclass
 class Files:
-    """What was found."""
+    """Result of the verification of files."""
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-    """What only a recorder's certificate could tell."""
+    """Doubts that only a recorder's certificate could settle."""
     manifest: Manifest | None = None
 
 
 def sums_of(record: Mapping[str, Any], sums: dict[str, dict[int, str]]) -> None:
-    """Add what a record `messages` says of files. Raises: `LookupError`, `TypeError` or `ValueError` for what none says."""
+    """Add the file digests of a record `messages`. Raises: `LookupError`, `TypeError` or `ValueError` for malformed content."""
     for one in record.get("sums", ()):
         sums.setdefault(str(one["file"]), {})[int(one["size"])] = str(one["sha256"])
 
 
 def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str], closed: bool, gone: Collection[str]) -> Files:
-    """covered: by a recorder that writes a manifest. named: name of each file -> as the recorder knew it. closed: the last record
-    of the recorder is there. gone: files that the recorder removed and could not note.
+    """Verify the files. covered: the recorder is one that writes a manifest. named: name of each file -> its name for the recorder.
+    closed: the last record of the recorder is present. gone: files that the recorder removed and could not note.
 
-    Raises: `RfmError`: the manifest cannot be read.
+    Raises: `RfmError` when the manifest cannot be read.
     """
     folder, found = bag.path if bag.path.is_dir() else bag.path.parent, Files()
     found.manifest = told = read_manifest(folder / MANIFEST)
@@ -68,7 +68,7 @@ def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]
 
 
 def _check_named(bag: Bag, told: Manifest, found: Files) -> None:
-    """A recorder that ended in order has named all of its files, and none of them was mended."""
+    """Check that a recorder that ended in order has named all of its files, and that none of them was recovered."""
     for one in bag.files:
         if one.path.name not in told.files or one.path.name in told.mended:
             problem = f"the recorder ended in order, as it says, and {one.path.name} is not among its files"
@@ -76,7 +76,7 @@ def _check_named(bag: Bag, told: Manifest, found: Files) -> None:
 
 
 def _check_end(bag: Bag, told: Manifest, found: Files) -> None:
-    """The last record of the recorder is not there: does the manifest say so, too?"""
+    """Check that the manifest does not contradict the absence of the recorder's last record."""
     last = bag.files[-1].path.name
     if told.ended:
         problem = f"the recorder ended in order, as {MANIFEST} says, and its last record is not there: the end was cut off"
@@ -116,8 +116,8 @@ def _check_file(one: Scanned, name: str, sums: Mapping[int, str], told: Manifest
 
 
 def _check_bytes(one: Scanned, sums: Mapping[int, str], whole: FileSum | None, found: Files) -> int:
-    """Compare a file with every SHA-256 of it. Return how many bytes, from the start, the recorder's chain covers: an unsigned
-    manifest covers none, as anybody can write it anew."""
+    """Compare a file with every SHA-256 of it. Return the number of bytes, from the start, that the recorder's chain covers: an
+    unsigned manifest covers none, because anyone can rewrite it."""
     name, marks = one.path.name, {size: {sha256} for size, sha256 in sums.items()}
     if whole is not None:
         if whole.size != one.size:
@@ -144,8 +144,8 @@ def _hash_until(file: Any, sha256: Any, at: int, end: int) -> int:
 
 
 def _check_chunks(one: Scanned, covered: int, found: Files) -> None:
-    """Of a file by our writer whose end the recorder's chain does not cover: are a chunk's head and index what its messages make of
-    them?"""
+    """Check that heads and indexes of chunks follow from their messages, in a file by this writer whose end the recorder's chain
+    does not cover."""
     with one.path.open("rb") as file:
         for at in one.chunks:
             if at.offset + at.stored > covered and (problem := _misfit(file, at)):
@@ -153,7 +153,7 @@ def _check_chunks(one: Scanned, covered: int, found: Files) -> None:
 
 
 def _check_summary(one: Scanned, found: Files) -> None:
-    """Of such a file: is there nothing but its chunks, and do definitions, statistics and index follow from them?"""
+    """Check that such a file has only its chunks, and that definitions, statistics and index follow from them."""
     if not (one.closed or one.at_work) or one.problems:
         return
     with one.path.open("rb") as file:

@@ -1,6 +1,6 @@
 """Names in the folder of a recording and its `metadata.yaml`, compared with the recorder's records and the contents of its files.
 
-Anybody can write an unsigned `manifest.json` anew, so neither check relies on it: the recorder's chain names every file that the
+Anyone can rewrite an unsigned `manifest.json`, so neither check relies on it: the recorder's chain names every file that the
 recorder began, and all of `metadata.yaml` follows from the messages, the definitions of their topics and the chains.
 """
 
@@ -20,37 +20,37 @@ from ros2_rfm_serving.audit.mcap_chunk import Channel
 from ros2_rfm_serving.audit.recording.recorder import BROKEN
 
 UNFINISHED = (f"{METADATA}.new", f"{MANIFEST}.new", ".mcap.mending")
-"""How names end of files that a killed recorder or `rfm record --recover` may leave."""
+"""Suffixes of files that a killed recorder or `rfm record --recover` may leave."""
 FIXED = ("version", "storage_identifier", "compression_format", "compression_mode")
 TOPICS, FILES, CUSTOM, DISTRO = "topics_with_message_count", "files", "custom_data", "ros_distro"
 LONGEST = 60
-"""Characters of a text that are shown."""
+"""Largest number of displayed characters of a text."""
 MOST_NAMED = 4
-"""Differences of one file that are named; the others are counted."""
+"""Largest number of listed differences of one file; the others are counted."""
 Counts = Mapping[str, Mapping[tuple[str, str], int]]
 """File -> topic and type -> number of messages."""
 
 
 @dataclass(kw_only=True)
 class Recorded:
-    """Facts about the folder that the recorder's chain holds."""
+    """Facts about the folder in the recorder's chain."""
 
     files: set[str] = field(default_factory=set)
-    """Every file that it began, as its records name them."""
+    """Every file that it began, by its records."""
     with_pages: set[str] = field(default_factory=set)
-    """Files that have pages of its own: its last page may begin a file, which no record names."""
+    """Files with pages of its own: its last page may begin a file, which no record names."""
     removed: set[str] = field(default_factory=set)
     """Files that it removed."""
     ros_distro: str | None = None
-    """`ROS_DISTRO` of its process; None: it is of a version that did not record this."""
+    """`ROS_DISTRO` of its process; None for a version that did not record it."""
     broken: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Writer -> number of its chains that broke off, and the reason of the last one."""
     closed: bool = False
-    """Its last record is there."""
+    """Whether its last record is present."""
 
 
 def check_names(bag: Bag, recorded: Recorded) -> tuple[list[Finding], list[str]]:
-    """Return findings and notes about files in the folder that are no part of the recording."""
+    """Return findings and notes about files in the folder that are not part of the recording."""
     findings, notes = [], []
     for path in sorted(bag.path.iterdir()):
         name = path.name
@@ -106,7 +106,7 @@ def check_metadata(bag: Bag, counts: Counts, recorded: Recorded, *, exact: bool)
     """
     stated = read_information(bag.path / METADATA)
     if not stated:
-        missing = not (bag.path / METADATA).exists()  # a finding of the manifest
+        missing = not (bag.path / METADATA).exists()  # the check of the manifest reports it
         return [] if missing else [_finding("it cannot be read")]
     expected = _expected(bag, counts)
     found = list(_exact(stated, expected) if exact and not recorded.removed else _older(stated, expected, recorded))
@@ -158,7 +158,7 @@ def _exact(stated: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[s
 
 
 def _older(stated: Mapping[str, Any], expected: Mapping[str, Any], recorded: Recorded) -> Iterator[str]:
-    """Yield what could not have been right at any time while the files grew."""
+    """Yield the statements that could not have been right at any time while the files grew."""
     yield from _keys(stated, expected)
     for name in FIXED:
         if stated.get(name) != expected[name]:
@@ -204,7 +204,7 @@ def _is_within(stated: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
 
 
 def _by_topic(contents: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return the entries of topics; several of one name and type, and such as are none, keep different keys."""
+    """Return the entries of topics; repeated and malformed entries get distinct keys."""
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     entries = contents.get(TOPICS)
     for number, one in enumerate(entries if isinstance(entries, list) else ()):
@@ -235,7 +235,7 @@ def _topics(
 
 
 def _custom(stated: Any, recorded: Recorded, *, exact: bool) -> Iterator[str]:
-    """Compare the chains that broke off; where the recorder removed files, nobody knows all of them."""
+    """Yield differences of the chains that broke off; they are not all known where the recorder removed files."""
     facts = stated if isinstance(stated, dict) else {}
     if stated is not None and not isinstance(stated, dict):
         yield f"{CUSTOM} is {_short(stated)}"
@@ -258,7 +258,7 @@ def _names(broken: Collection[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value of `metadata.yaml` for people. Containers have no contents here: aliases could make them of any size."""
+    """Return a value of `metadata.yaml` for people. Containers are shown without contents: aliases could make them of any size."""
     if isinstance(value, str):
         return repr(value) if len(value) <= LONGEST else f"{value[:LONGEST]!r}..."
     if value is None or isinstance(value, bool | int | float):

@@ -1,7 +1,7 @@
-"""Messages of a recording beside the digests that its recorder has chained: which were changed, removed, inserted, moved?
+"""Verification of a recording's messages by the recorder's chained digests: changed, removed, inserted and moved messages.
 
-One pass: messages wait, topic by topic, until the recorder's page comes that has their digests. Those are a second behind, so that
-little waits, however long the recording is.
+It takes one pass: messages of each topic wait until the recorder's page with their digests comes. Those follow a second later, so
+that few messages wait, however long the recording is.
 """
 
 from __future__ import annotations
@@ -17,64 +17,65 @@ from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.recording.digests import SHORT_BYTES, Item, hash_of, item
 
 MOST_KEPT = 100_000
-"""Findings; what comes beyond is counted."""
+"""Largest number of findings that are kept; further ones are counted."""
 MOST_WAITING = 8192
-"""Messages of a topic without digests, once some of it were not as they were: digests are two seconds behind."""
+"""Largest number of waiting messages of a topic after a difference: digests are two seconds behind."""
 LAST_NS = (1 << 64) - 1
 LATE_NS = 60_000_000_000
-"""So much older than the recorder's last digests is no message that came after them: its queue does not hold a minute."""
+"""Age before the recorder's last digests from which a message cannot have come after them: its queue does not hold a minute."""
 LAST_PAGES = 4
 Key = tuple[str, str]
 """Topic and type."""
 
 
 class _Said(NamedTuple):
-    """Time (ns) and short digest of one message, as the recorder noted it."""
+    """Time (ns) and short digest of one message, as the recorder noted them."""
 
     time_ns: int
     short: bytes
 
 
 class Messages:
-    """`came` for each message as it lies in the files, `said` for each record of digests, `end`."""
+    """Comparison of messages with digests: `came` for each message in file order, `said` for each record of digests, then `end`."""
 
     def __init__(self, files: Collection[str] | None, removed: Collection[str] = ()) -> None:
-        """files: names of those that are there; None: another tool has named them anew. removed: those that the recorder removed
-        itself, as only so much is kept. Both are read when they are needed."""
+        """Begin a comparison. files: names of existing files; None if another tool has renamed them. removed: files that the
+        recorder removed itself because of its size limit. Both are read when they are needed."""
         self._files, self._removed = files, removed
         self._waiting: defaultdict[Key, deque[Item]] = defaultdict(deque)
         self._findings: list[Finding] = []
         self._absent: Counter[str] = Counter()
-        """File -> messages that the recorder has written to it, where it is not there."""
+        """File -> number of messages that the recorder wrote to it, for missing files."""
         self.num_checked = 0
-        """Messages whose digests were compared."""
+        """Number of messages whose digests were compared."""
         self.num_uncovered = 0
-        """Messages after the recorder's last digests: it was killed."""
+        """Number of messages after the last digests of a killed recorder."""
         self.num_unjudged = 0
-        """Messages whose digests are missing."""
+        """Number of messages whose digests are missing."""
         self.num_more = 0
-        """Findings beyond those that are kept."""
+        """Number of findings beyond those that are kept."""
         self.is_covered = False
-        """The recorder has noted digests at all."""
+        """Whether the recorder noted any digests."""
         self._next: dict[Key, int] = {}
         """Number of the message whose digest comes next."""
         self._begins = False
-        """The recorder's digests are there from the first message on."""
+        """Whether the recorder's digests begin with the first message."""
         self._gaps: Counter[Key] = Counter()
-        """Digests before it that are missing."""
+        """Number of missing digests before the next one."""
         self._said_ns = deque[int]([0], maxlen=LAST_PAGES)
-        """Times of the last pages that had any: a clock may be set between two of them."""
+        """Times of the last pages with digests: a clock may be set between two of them."""
 
     def came(self, topic: str, kind: str, time_ns: int, published_ns: int, data: bytes) -> None:
-        """A message that is no page of the recorder's own."""
+        """Add a message that is not a page of the recorder's own."""
         self._waiting[topic, kind].append(item(data, time_ns, published_ns))
 
     def said(self, record: Mapping[str, Any]) -> None:
-        """A record `messages` of the recorder. Raises: `LookupError`, `TypeError` or `ValueError` for what no recorder writes."""
+        """Compare messages with a record `messages` of the recorder. Raises: `LookupError`, `TypeError` or `ValueError` for
+        malformed content."""
         self.is_covered = True
         file, topics = str(record["file"]), record["topics"]
         self._said_ns.append(int(record["at_ns"]))
-        if not self._next:  # what it says first begins with the first message of each topic, unless files before are gone
+        if not self._next:  # its first digests are those of the first message of each topic, unless earlier files are gone
             self._begins = all(one["first"] == 0 for one in topics)
         for one in topics:
             key, hashed, count = (str(one["topic"]), str(one["type"])), one["hash"], len(one["times_ns"])
@@ -88,8 +89,8 @@ class Messages:
             self._match(key, one, count, hashed)
 
     def end(self, *, closed: bool, alone: bool, lost: Mapping[str, int]) -> tuple[tuple[Finding, ...], list[str]]:
-        """Return findings, and notes. closed: the recorder ended in order. alone: one file of a recording is asked about, so that
-        others are elsewhere. lost: by topic, messages that it counted as lost."""
+        """Return findings and notes. closed: the recorder ended in order. alone: only one file of a recording is verified, and
+        others are elsewhere. lost: number of messages by topic that the recorder counted as lost."""
         notes = [
             f"{topic}: {count} messages were lost before they were written, as the recorder noted"
             for topic, count in sorted(lost.items())
@@ -110,7 +111,7 @@ class Messages:
         return tuple(_moved(self._findings)), notes
 
     def _match(self, key: Key, one: Mapping[str, Any], count: int, hashed: str) -> None:
-        """Compare the messages of a topic with the digests that a record has of it."""
+        """Compare the messages of a topic with their digests in a record."""
         waiting = self._waiting[key]
         if gap := self._gaps.pop(key):
             self._skip(gap, _expected(one), waiting)
@@ -129,15 +130,15 @@ class Messages:
                 self._found(Kind.INSERTED, key, one.time_ns, one.short)
 
     def _skip(self, gap: int, expected: list[_Said], waiting: deque[Item]) -> None:
-        """Set aside messages whose digests are missing with the recorder's records: as they lie before those that it names next,
-        and are as few as `gap`, nobody can say that they are not its own."""
+        """Set aside messages whose digests are missing together with the recorder's records. They lie before the next named ones
+        and are no more than `gap`, so that nothing shows them to be foreign."""
         there = (_Said(one.time_ns, one.short) for one in itertools.islice(waiting, gap + 1))
         for _ in range(next((place for place, one in enumerate(there) if one == expected[0]), 0)):
             waiting.popleft()
             self.num_unjudged += 1
 
     def _compare(self, key: Key, expected: list[_Said], hashed: str, waiting: deque[Item]) -> None:
-        """Find which messages are not as they were, up to the last one that fits; those after it wait for the next record."""
+        """Find the differing messages up to the last one that matches; later ones wait for the next record."""
         there = list(waiting)
         places: defaultdict[_Said, deque[int]] = defaultdict(deque)
         for place, one in enumerate(there):
@@ -159,7 +160,7 @@ class Messages:
             self._found(Kind.INSERTED, key, one_more.time_ns, one_more.short)
 
     def _explain(self, key: Key, one: _Said, free: list[int], there: list[Item], last: int) -> set[int]:
-        """What has become of one message: the place of what took its place, if anything did."""
+        """Find the fate of one message. Return the place of the message that replaced it; empty without one."""
         for place in free:
             if there[place].time_ns == one.time_ns:
                 self._found(Kind.CHANGED, key, one.time_ns, one.short)
@@ -179,7 +180,7 @@ class Messages:
             before = max(before, -1 if place is None else place)
 
     def _check_hash(self, key: Key, expected: list[_Said], there: list[Item], hashed: str) -> None:
-        """Compare the whole digests, where the short ones of all messages fit."""
+        """Compare the complete digests, where the short ones of all messages match."""
         if len(there) == len(expected) and hash_of(there) != hashed:
             problem = f"one of {len(there)} messages from then on has the same short digest and other contents"
             self._found(Kind.CHANGED, key, expected[0].time_ns if expected else 0, b"", problem)
@@ -195,9 +196,9 @@ class Messages:
 
 
 class SortedMessages(Messages):
-    """The same for a recording that another tool has sorted by time, whose clock was set while it was recorded.
+    """Comparison for a recording that another tool has sorted by time, and whose clock was set during the recording.
 
-    There, messages do not lie in the order in which they came. So each digest is looked up among all messages of its topic by time
+    There, messages do not lie in the order in which they came. So each digest is searched among all messages of its topic by time
     and contents, and the order proves nothing. This keeps 40 bytes and more per message of the recording.
     """
 
@@ -230,10 +231,10 @@ class SortedMessages(Messages):
 
 
 def is_in_order(topics: Iterable[Mapping[str, Any]], at_ns: int, before_ns: dict[Key, int]) -> bool:
-    """Return whether the messages that a record of digests names lie in the same order where they are sorted by time.
+    """Return whether the messages in a record of digests have the same order after sorting by time.
 
     at_ns: time of the recorder's page that has the record. before_ns: time of the last message of each topic, which this updates.
-    Raises: as `Messages.said`.
+    Raises: the errors of `Messages.said`.
     """
     for one in topics:
         key, times = (str(one["topic"]), str(one["type"])), list(itertools.accumulate(map(int, one["times_ns"])))
@@ -244,7 +245,7 @@ def is_in_order(topics: Iterable[Mapping[str, Any]], at_ns: int, before_ns: dict
 
 
 def _changed(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings; a message that was removed and another one that was inserted at the same time are one that was changed."""
+    """Yield findings; a removed message and another one inserted at the same time are merged into one changed message."""
     findings = list(findings)
     inserted: defaultdict[tuple[str, str, int], deque[Finding]] = defaultdict(deque)
     for one in findings:
@@ -262,7 +263,7 @@ def _changed(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _expected(one: Mapping[str, Any]) -> list[_Said]:
-    """Raises: as `Messages.said`."""
+    """Return the times and short digests in a record. Raises: the errors of `Messages.said`."""
     packed = base64.b64decode(one["digests"], validate=True)
     times, at_ns = one["times_ns"], 0
     if len(packed) != SHORT_BYTES * len(times):
@@ -277,7 +278,8 @@ def _expected(one: Mapping[str, Any]) -> list[_Said]:
 
 
 def _moved(findings: Iterable[Finding]) -> Iterable[Finding]:
-    """What was removed here and inserted there with the same bytes was moved."""
+    """Return findings; a message removed in one place and inserted in another with the same bytes is merged into one
+    moved message."""
     findings = list(findings)
     inserted: defaultdict[tuple[str, bytes], deque[Finding]] = defaultdict(deque)
     for one in findings:

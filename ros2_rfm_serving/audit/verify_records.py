@@ -1,8 +1,8 @@
-"""Messages of a recording beside what robots and servers noted of them: commands, observations, chunks, judgements.
+"""Comparison of a recording's messages with the records of robots and servers: commands, observations, chunks, judgements.
 
-A recorder's digests say that a message is as it came to the recorder; the records say that it is what a process sent or got. In a
-recording without digests they are all that there is. Commands and observations travel best effort: that one is not in the
-recording is no finding, and is said in a note.
+A recorder's digests prove that a message is as the recorder received it; the records prove that it is what a process sent or
+received. In a recording without digests they are the only evidence. Commands and observations travel best effort: a missing one is
+not a finding but part of a note.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CHUNK, JUDGEMENT = "rfm_serving/msg/ActionChunk", "rfm_serving/msg/Judgement"
 ARRAY, TRAJECTORY = "std_msgs/msg/Float64MultiArray", "trajectory_msgs/msg/JointTrajectory"
 ROBOT, SERVER = "robot/", "server/"
 LATE_NS, EARLY_NS = 2_000_000_000, 20_000_000
-"""By how much a command may reach the recorder after its control period, and before, by clocks that are estimated."""
+"""Largest delay of a command at the recorder after its control period, and largest advance, because clocks are estimated."""
 SCALED, SURELY_SCALED = 5, 200
-"""Commands of which none is any control period's: they are published in other units than the records have."""
+"""Numbers of commands without any match from which they are assumed to be published in other units than the records have."""
 ID = ("robot", "component", "session_epoch", "episode", "sequence")
 STAMP_AT, NAME_AT = 4, 12
-"""Of an audit page, in CDR: its header's stamp, and whose it is."""
+"""Positions in an audit page in CDR: the stamp of its header, and the writer's name."""
 KEPT_NS = 30_000_000_000
-"""For so long messages wait for the records that name them, and records for messages: no longer recording takes more memory."""
+"""Time for which messages wait for the records that name them, and records for messages, which bounds the memory."""
 
 
 class _Came(NamedTuple):
@@ -46,23 +46,23 @@ class _Came(NamedTuple):
 
 @dataclass
 class _Exchange:
-    """One request, or one answer to it."""
+    """One request, or one reply to it."""
 
     time_ns: int
-    """By the recorder's clock: when it was first spoken of."""
+    """Time of the first message or record about it, by the recorder's clock."""
     said: dict[str, Any] = field(default_factory=dict)
-    """Who, server or robot -> what it is by its records."""
+    """Kind of writer, server or robot -> contents by its records."""
     came: list[_Came] = field(default_factory=list)
 
     @property
     def differing(self) -> list[_Came]:
-        """Messages in place of what somebody's records have."""
+        """Return the message that differs from a writer's records, if there is one."""
         values = [one.value for one in self.came]
         return self.came[:1] if any(value not in values for value in self.said.values()) else []
 
 
 class _Exchanges:
-    """By request, for as long as one side may still speak of it."""
+    """Open exchanges by request, for as long as one side may still report on them."""
 
     def __init__(self) -> None:
         self._open: dict[RequestId, _Exchange] = {}
@@ -71,17 +71,17 @@ class _Exchanges:
         return self._open.get(key) or self._open.setdefault(key, _Exchange(time_ns))
 
     def over(self, until_ns: int) -> Iterator[tuple[RequestId, _Exchange]]:
-        """Yield and forget those that were first spoken of before then."""
+        """Yield and remove the exchanges that began before a time."""
         while self._open and (oldest := next(iter(self._open.items())))[1].time_ns < until_ns:
             del self._open[oldest[0]]
             yield oldest
 
 
 class _Commands:
-    """Of one robot: each that came takes the last control period before it that has none yet.
+    """Commands of one robot: each is matched to the last unmatched control period before it.
 
-    One that came late from before the records begin takes another's period then, which shows at their beginning alone, where
-    nothing is judged.
+    A late command from before the first record takes another one's period, which matters only at the beginning of the records,
+    where nothing is judged.
     """
 
     def __init__(self, robot: str) -> None:
@@ -92,24 +92,24 @@ class _Commands:
         self.is_scaled = False
         self._came: deque[_Came] = deque()
         self._periods: deque[tuple[int, bytes]] = deque()
-        """Not looked at yet, by the recorder's clock."""
+        """Control periods before their matching, by the recorder's clock."""
         self._waiting: defaultdict[bytes, list[int]] = defaultdict(list)
         self._recent: deque[tuple[int, bytes]] = deque()
-        """Periods of the last seconds, with a command or not."""
+        """Control periods of the last seconds, matched or not."""
         self._stretches: list[list[int]] = []
-        """First and last time (ns) between which none of the robot's records is missing."""
+        """First and last time (ns) of the intervals without a missing record of the robot."""
         self._next = (0, 0)
-        """Run and number of the record that comes next in a stretch."""
+        """Run and number of the next record of the interval."""
 
     def note(self, run: int, number: int, time_ns: int) -> None:
-        """It has noted a record."""
+        """Add the time of a record."""
         if (run, number) != self._next or not self._stretches:
             self._stretches.append([time_ns, time_ns])
         self._stretches[-1][1] = max(self._stretches[-1][1], time_ns)
         self._next = run, number + 1
 
     def covers(self, time_ns: int) -> bool:
-        """A command that came then is of a control period that is recorded."""
+        """Return whether the control period of a command that came at this time must be recorded."""
         return any(begins_ns + LATE_NS <= time_ns <= ends_ns for begins_ns, ends_ns in reversed(self._stretches))
 
     def period(self, time_ns: int, value: bytes) -> None:
@@ -121,7 +121,7 @@ class _Commands:
         self._came.append(one)
 
     def settle(self, until_ns: int) -> None:
-        """Judge what came before then: no period of it is still to come."""
+        """Judge the commands up to a time, after all their control periods were added."""
         while self._came and self._came[0].time_ns <= until_ns:
             self._judge(self._came.popleft())
 
@@ -156,31 +156,31 @@ class _Commands:
 
 
 class Compared:
-    """`heard` for all pages first; then `came` for each message and `record` for each record, as they lie there; `end`."""
+    """Comparison: `heard` for all pages first; then `came` for each message and `record` for each record, in their order; `end`."""
 
     def __init__(self, read: Callable[[Message], Any]) -> None:
-        """read: an object with a message's fields; raises `RfmError`."""
+        """Begin a comparison. read: returns an object with a message's fields, or raises `RfmError`."""
         self._read = read
         self.covered = False
-        """The recorder's digests say whether a message is as it came, so that one that no record has is somebody else's."""
+        """Whether the recorder's digests cover the messages, so that one without a record comes from another process."""
         self._answers, self._requests = _Exchanges(), _Exchanges()
         self._commands: dict[str, _Commands] = {}
         self._stamps: dict[tuple[str, int], float] = {}
-        """Of a chain: ROS time at t = 0 by its writer's clock, s."""
+        """Chain -> ROS time at t = 0 by its writer's clock, s."""
         self._behind_ns: dict[str, int] = {}
-        """Writer -> how far its clock is behind the recorder's, and the quickest page's way."""
+        """Writer -> lag of its clock behind the recorder's, plus the delay of the quickest page."""
         self._first_ns: dict[str, int] = {}
-        """Topic -> its first message."""
+        """Topic -> time of its first message."""
         self._ends_ns = 0
         self._unread: Counter[str] = Counter()
         self._findings: dict[tuple[str, int], Finding] = {}
         self._missing: defaultdict[str, list[int]] = defaultdict(list)
-        """Topic -> when chunks were taken that are not there."""
+        """Topic -> times of accepted chunks that are missing."""
 
     # --- messages ---
 
     def heard(self, data: bytes, time_ns: int) -> None:
-        """Bytes and time of an audit page: how far its writer's clock is behind."""
+        """Update the lag of a writer's clock, by bytes and time of an audit page."""
         try:
             seconds, nanoseconds, size = struct.unpack_from("<iII", data, STAMP_AT)
         except struct.error:
@@ -190,7 +190,7 @@ class Compared:
         self._behind_ns[writer] = min(behind_ns, self._behind_ns.get(writer, behind_ns))
 
     def came(self, message: Message) -> None:
-        """What cannot be read is counted: a note says so."""
+        """Add a message. Unreadable messages are counted for a note."""
         self._first_ns.setdefault(message.topic, message.time_ns)
         self._ends_ns = max(self._ends_ns, message.time_ns)
         take = TAKES.get(message.type)
@@ -239,11 +239,11 @@ class Compared:
     # --- records ---
 
     def record(self, writer: str, run: int, record: Mapping[str, Any]) -> None:
-        """Raises: `RfmError`, and what records raise that nobody wrote so."""
+        """Add a record. Raises: `RfmError`, or one of `verify_bag.BROKEN` for malformed content."""
         kind, now_s = record.get("kind"), float(record["t"])
         if "stamp" in record:
             self._stamps[writer, run] = float(record["stamp"]) - now_s
-        if (writer, run) not in self._stamps:  # its beginning is not there, and until its next seal its clock is not known
+        if (writer, run) not in self._stamps:  # its beginning is missing, and its clock is unknown until the next seal
             return
         time_ns = int((self._stamps[writer, run] + now_s) * 1e9) + self._behind_ns.get(writer, 0)
         if writer.startswith(ROBOT):
@@ -287,7 +287,7 @@ class Compared:
             self._find(Kind.DIFFERS, one, "the records of its sender or receiver have other contents")
 
     def _close_answer(self, key: RequestId, exchange: _Exchange) -> None:
-        """One whose recorder kept no digests: taken by the robot and not there, or there and sent by nobody."""
+        """Find a chunk that the robot accepted and that is missing, or one without a sender, where the recorder kept no digests."""
         topic = next((topic for topic in self._first_ns if topic.endswith(f"/{key.robot}/rfm/action_chunk")), "")
         if ROBOT in exchange.said and not exchange.came and topic and self._first_ns[topic] < exchange.time_ns < self._ends_ns:
             self._missing[topic].append(exchange.time_ns)
@@ -300,7 +300,7 @@ class Compared:
         self._findings.setdefault((one.topic, one.time_ns), found)
 
     def end(self, lost: Mapping[str, int]) -> tuple[list[Finding], list[str]]:
-        """Return findings, and notes. lost: by topic, messages that the recorder counted as lost."""
+        """Return findings, and notes. lost: number of messages by topic that the recorder counted as lost."""
         self._close_until(NEVER_NS)
         notes = [
             f"{topic}: {count} messages cannot be read, and were not compared with records" for topic, count in self._unread.items()
@@ -333,12 +333,12 @@ class Compared:
 
 
 def _id(found: Mapping[str, Any]) -> RequestId:
-    """Raises: `KeyError` for what no record has."""
+    """Return the request's key. Raises: `KeyError` for an incomplete one."""
     return RequestId(**{name: found[name] for name in ID})
 
 
 def _packed(values: Any) -> bytes:
-    """As float32: what a command has in the records. The sum turns a minus zero into a zero."""
+    """Return values as float32, the type of recorded commands. The sum turns a minus zero into a zero."""
     return bytes((np.asarray(values, np.float32) + np.float32(0.0)).tobytes())
 
 

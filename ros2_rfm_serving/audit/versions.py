@@ -1,4 +1,4 @@
-"""Which software this is: arithmetic that is repeated bit by bit is that of the same versions."""
+"""Versions of the software: only equal versions repeat arithmetic bit by bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 def versions() -> dict[str, str]:
     try:
         package = importlib.metadata.version("ros2-rfm-serving")
-    except importlib.metadata.PackageNotFoundError:  # a checkout, run as it lies there
+    except importlib.metadata.PackageNotFoundError:  # the package is not installed, such as in a source checkout
         package = "unknown"
     return {
         "package": package,
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(recorded: dict[str, str]) -> list[str]:
-    """What is another one here, for people."""
+    """Return the differences from this process's versions, for people."""
     here = versions()
     names = {**recorded, **here}
     return [
