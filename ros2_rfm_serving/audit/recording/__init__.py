@@ -1,8 +1,8 @@
-"""Recording, without ROS: what is heard goes through a bounded queue to a thread of its own, which writes it.
+"""Recording without ROS: received messages go through a bounded queue to a writing thread.
 
-topics.py       what of the graph belongs to a factory's recording
+topics.py       selection of a factory's topics
 intake.py       the queue
-recorder.py     the thread's work: bag, splits, retention, what is lost; ledger.py: the recorder's own chain of records
-incidents.py    when something happened that somebody will ask about; flight.py: the last seconds in memory, written then
-recover.py      mends what was cut off
+recorder.py     work of the thread: bag, splits, retention, losses; ledger.py: the recorder's own chain of records
+incidents.py    detection of incidents; flight.py: the last seconds in memory, which are written after an incident
+recover.py      recovery of recordings that were cut off
 """

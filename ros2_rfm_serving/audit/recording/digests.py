@@ -1,7 +1,7 @@
-"""Digests of what the recorder has written, for its own chain of records: `messages`, once a second.
+"""Digests of the recorder's output for its own chain of records: `messages`, once a second.
 
-So whatever is done to a message afterwards is found, whether or not anybody's records name it. Only what is in a file has a digest:
-what the disk did not take is counted as lost, and has none.
+They reveal every later change to a message, also if no other record names it. Only messages in a file have a digest: the others are
+counted as lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ros2_rfm_serving.audit.manifest import FileSum
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 
 SHORT_BYTES = 8
-"""Of each message's digest: they tell which one was changed. That none was, `hash` says, by all 32."""
+"""Length in bytes of each message's short digest, which identifies a changed one; `hash` covers all 32 bytes of all digests."""
 TIME = struct.Struct("<Q")
 
 
@@ -36,7 +36,7 @@ class Item(bytes):
 
 
 def item(data: bytes, time_ns: int, published_ns: int) -> Item:
-    """Return time and digest of a message; a publish time of its own counts as a part of its bytes."""
+    """Return time and digest of a message; a differing publish time counts as a part of its bytes."""
     sha256 = hashlib.sha256(data)
     if published_ns != time_ns:
         sha256.update(TIME.pack(published_ns))
@@ -51,20 +51,20 @@ def hash_of(items: Iterable[bytes]) -> str:
 @dataclass
 class _Topic:
     first: int = 0
-    """Number of the first of `items` among all of its messages."""
+    """Number of the first of `items` among all messages of the topic."""
     items: list[Item] = field(default_factory=list)
 
 
 class Digests:
-    """`wrote` for every chunk that is in a file, `take` for what a page of the recorder says of it. Of one thread."""
+    """Collector of digests for one thread: `wrote` adds each chunk that is in a file, `take` returns the records for a page."""
 
     def __init__(self, own: str) -> None:
-        """own: the recorder's own topic, whose pages are chained themselves."""
+        """Begin a collection. own: the recorder's own topic, whose pages are chained themselves."""
         self._own = own
         self._files: dict[str, dict[tuple[str, str], _Topic]] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._sums: dict[str, FileSum] = {}
-        """As they were said last."""
+        """Sizes and digests in the last records."""
 
     def wrote(self, file: str, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
         topics = self._files.setdefault(file, {})
@@ -77,8 +77,8 @@ class Digests:
                 self._counts[key] = self._counts.get(key, 0) + 1
 
     def take(self, sums: Mapping[str, FileSum], at_ns: int, *, always: bool) -> list[dict[str, Any]]:
-        """Return bodies of records, one per file, of what was written since the last time; none when nothing was, and not `always`.
-        sums: of the files as they are now. at_ns: ROS time of the page that they stand in."""
+        """Return bodies of records, one per file, about the messages since the last call; without any, nothing unless `always`.
+        sums: the present sums of the files. at_ns: ROS time of the page that will have the records."""
         files, self._files = {name: topics for name, topics in self._files.items() if topics}, {}
         if not files and not always:
             return []

@@ -1,4 +1,4 @@
-"""A flight recorder: the last seconds in memory; what led to an incident is written with what follows, to a folder of its own."""
+"""Flight recorder: it keeps the last seconds in memory, and writes them with what follows an incident to a folder of its own."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class FlightLimits:
 
 
 class Memory:
-    """The last messages, by time and by bytes."""
+    """Rolling buffer of the last messages, bounded in time and bytes."""
 
     def __init__(self, seconds: float, limit_bytes: int) -> None:
         self._span_s, self._limit = seconds, limit_bytes
         self._kept: deque[tuple[float, Sample]] = deque()
-        """When each was heard, by the monotonic clock: the other one may be set while it lies here."""
+        """Messages with the monotonic time of their reception, because the other clock may be set meanwhile."""
         self._latched: dict[str, Sample] = {}
         self.size = 0
 
@@ -47,7 +47,7 @@ class Memory:
             self._forget(self._kept.popleft()[1])
 
     def take(self) -> list[Sample]:
-        """What was said once for all who come later is in it, however old it is."""
+        """Return and remove all messages. The last latched message of each topic is included, however old it is."""
         taken, self._kept, self.size = [*self._latched.values(), *(sample for _, sample in self._kept)], deque(), 0
         return taken
 
@@ -61,14 +61,15 @@ class Memory:
 
 
 Begin = Callable[[Path, Limits, dict[str, Any]], Recorder]
-"""A recording of its own: folder, limits, what stands in its first record beside the rest. Raises: `RfmError`."""
+"""Factory of recordings: folder, limits, and further keys of the first record. Raises: `RfmError`."""
 
 
 class Flight:
-    """A sink. `ask` may be called from other threads."""
+    """Sink that records incidents; other threads may call `ask`."""
 
     def __init__(self, folder: Path, bounds: FlightLimits, limits: Limits, begin: Begin) -> None:
-        """limits: splits within an incident; what is kept counts for all incidents together. Raises: `RfmError`: no such folder."""
+        """Create the folder. limits: splits within an incident; the bounds on kept data apply to all incidents together. Raises:
+        `RfmError` when the folder cannot be used."""
         try:
             private_folder(folder)
         except OSError as error:
@@ -82,11 +83,11 @@ class Flight:
         self._recorder: Recorder | None = None
         self._asked = threading.Event()
         self._done = Told(folder=folder)
-        """All incidents that are over."""
+        """Totals of the incidents that are over."""
         self.told = self._done
 
     def ask(self) -> None:
-        """A person wants what just happened."""
+        """Request a recording of the last seconds, on behalf of an operator."""
         self._asked.set()
 
     def work(self, samples: list[Sample], overflowed: Mapping[str, int], now_s: float, now_ns: int) -> None:
@@ -106,7 +107,7 @@ class Flight:
         self._tell(overflowed, now_s)
 
     def close(self, now_s: float, now_ns: int) -> Told:
-        """An incident that goes on ends; what is only in memory is forgotten."""
+        """End an ongoing incident and discard the messages in memory."""
         if self._recorder is not None:
             self._end(now_s, now_ns)
         self._tell({}, now_s)
@@ -119,7 +120,7 @@ class Flight:
             try:
                 self._recorder = self._begin(folder, self._limits, about)
             except RfmError as error:
-                self._incidents.open = None  # the next cause tries again, with the last seconds then
+                self._incidents.open = None  # the next cause retries, with the last seconds of that time
                 self._done = dataclasses.replace(self._done, problem=str(error))
                 return
             self._recorder.work(self._memory.take(), {}, now_s, now_ns)
@@ -133,7 +134,7 @@ class Flight:
         self._done = _sum(self._done, one, problem="")
         try:
             prune(self._folder, self._keep_bytes, self._keep_s, now_ns / 1e9)
-        except OSError as error:  # the next one tries again
+        except OSError as error:  # the next incident retries
             self._done = dataclasses.replace(self._done, problem=error.strerror or str(error))
 
     def _tell(self, overflowed: Mapping[str, int], now_s: float) -> None:
@@ -150,7 +151,7 @@ class Flight:
             if sample.topic.type in LISTENED:
                 try:
                     yield from self._look(sample, now_s)
-                except RfmError:  # a message that is none is recorded as it came; it tells nothing
+                except RfmError:  # a malformed message is recorded as it came, and has no cause
                     continue
 
     def _look(self, sample: Sample, now_s: float) -> Iterator[Cause]:

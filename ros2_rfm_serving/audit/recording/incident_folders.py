@@ -1,4 +1,4 @@
-"""Folders of incidents: how they are named, and which of them go."""
+"""Names of the folders of incidents, and removal of old ones."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ NAMED = re.compile(r"\d{8}-\d{6}_\w+")
 
 
 def folder_name(cause: Cause, stamp_s: float) -> str:
-    """20261122-140312_server_lost_server_1"""
+    """Return the name of an incident's folder, such as `20261122-140312_server_lost_server_1`."""
     at = time.strftime("%Y%m%d-%H%M%S", time.localtime(stamp_s))
     return re.sub(r"[^\w-]", "_", "_".join(part for part in (at, cause.kind, cause.who) if part))
 
 
 def prune(folder: Path, keep_bytes: int, keep_s: float, now_s: float) -> list[str]:
-    """Removes the oldest incidents beyond what is kept, never the newest; 0: no bound. now_s: since 1970. Returns their names.
+    """Remove the oldest incidents beyond the limits, never the newest, and return their names. now_s: since 1970; a limit of 0 is
+    none.
 
-    The oldest by their files: where clocks are set back, names of the second hour come before those of the first.
+    Age is that of their files: where clocks are set back, names of the second hour come before those of the first.
     """
     named = [one for one in folder.iterdir() if one.is_dir() and not one.is_symlink() and NAMED.fullmatch(one.name)]
     changed_s = {one: max(file.stat().st_mtime for file in [one, *one.iterdir()]) for one in named}
@@ -43,7 +44,7 @@ def prune(folder: Path, keep_bytes: int, keep_s: float, now_s: float) -> list[st
 
 
 def _is_written(folder: Path) -> bool:
-    """By another flight recorder, whose incident goes on."""
+    """Return whether another flight recorder writes to the folder, because its incident goes on."""
     try:
         FolderLock(folder).release()
     except RfmError:

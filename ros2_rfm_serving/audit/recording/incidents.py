@@ -1,4 +1,4 @@
-"""When something happened that somebody will ask about, told from what robots and servers say of themselves. Pure."""
+"""Detection of incidents from the statuses of robots and servers, as a pure function of messages and time."""
 
 from __future__ import annotations
 
@@ -13,50 +13,52 @@ from ros2_rfm_serving.types.states import RobotState, ServerState, TaskPhase
 ROBOT, SERVER = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
 GOALS, AUDIT = "action_msgs/msg/GoalStatusArray", "rfm_serving/msg/AuditPage"
 LISTENED = frozenset({ROBOT, SERVER, GOALS, AUDIT})
-"""Types that the rules look into."""
+"""Types that the rules evaluate."""
 SERVER_SILENT_S = 2.0
 STOPPED_S = 1.0
-"""Between two looks, and the recorder itself did not run: what was said meanwhile is not read yet, and nobody was silent."""
+"""Smallest time between two polls that means that the recorder itself was stopped: messages of that time are unread, so that no
+server counts as silent."""
 BURST_WINDOW_S, BURST = 5.0, 20
-"""Refused requests and held control periods of the fleet; as many are an incident."""
+"""Window and number of the fleet's refused requests and held control periods that make an incident."""
 ABORTED_GOAL = 6
-"""`STATUS_ABORTED` of action_msgs/GoalStatus."""
+"""Value of `STATUS_ABORTED` in action_msgs/GoalStatus."""
 INCIDENT_S = 120.0
-"""One in which ever more happens is over after this; what goes on is another one."""
+"""Longest duration of an incident with ever more causes; later causes begin another one."""
 LOST_SERVER = frozenset({ServerState.FAILED, ServerState.HUNG})
 PERSONS = ("person", "stop")
-"""Kinds of audit records."""
+"""Kinds of audit records about operators."""
 
 
 class Cause(NamedTuple):
-    """What happened."""
+    """Cause of an incident."""
 
     kind: str
-    """"hold", "safety_stop", "abort", "slo_burst", "server_lost", "person"."""
+    """One of hold, safety_stop, abort, slo_burst, server_lost and person."""
     who: str
-    """Robot or server; empty: the fleet."""
+    """Robot or server; empty for the fleet."""
     why: str
 
 
 @dataclass
 class Watch:
-    """`see` every message of the types in `LISTENED`, `quiet` now and then. The first word of everybody is no incident."""
+    """Rules on messages: `see` methods for each type in `LISTENED`, and `quiet` at each poll. A first message is never an
+    incident."""
 
     _phases: dict[str, int] = field(default_factory=dict)
     _states: dict[str, int] = field(default_factory=dict)
     _paused: dict[str, bool] = field(default_factory=dict)
     _missed: dict[str, int] = field(default_factory=dict)
-    """Robot -> refused requests and held control periods."""
+    """Robot -> number of refused requests and held control periods."""
     _burst: deque[tuple[float, int]] = field(default_factory=deque)
     _servers: dict[str, int] = field(default_factory=dict)
     _heard_s: dict[str, float] = field(default_factory=dict)
-    """Server -> when it was heard last."""
+    """Server -> time of its last message."""
     _looked_s: float = math.inf
     _aborted: dict[str, frozenset[bytes]] = field(default_factory=dict)
-    """Topic -> goals."""
+    """Topic -> aborted goals."""
 
     def robot(self, status: Any, now_s: float) -> Iterator[Cause]:
-        """status: a `RobotStatus`."""
+        """Yield the causes in a `RobotStatus`."""
         name = str(status.header.frame_id)
         before, self._phases[name] = self._phases.get(name), status.phase
         if before not in (None, status.phase) and status.phase in (TaskPhase.STOPPED, TaskPhase.WAITING):
@@ -71,7 +73,7 @@ class Watch:
         yield from self._count(name, status, now_s)
 
     def server(self, status: Any, now_s: float) -> Iterator[Cause]:
-        """status: a `ServerStatus`."""
+        """Yield the causes in a `ServerStatus`."""
         name = str(status.header.frame_id)
         before, self._servers[name] = self._servers.get(name), status.state
         self._heard_s[name] = now_s
@@ -79,20 +81,20 @@ class Watch:
             yield Cause("server_lost", name, str(status.detail))
 
     def goals(self, topic: str, array: Any) -> Iterator[Cause]:
-        """array: a `GoalStatusArray`."""
+        """Yield the causes in a `GoalStatusArray`."""
         found = frozenset(bytes(one.goal_info.goal_id.uuid) for one in array.status_list if one.status == ABORTED_GOAL)
         before, self._aborted[topic] = self._aborted.get(topic), found
         if before is not None and found - before:
             yield Cause("abort", topic.partition("/execute_task")[0].rpartition("/")[2], "a task was aborted")
 
     def records(self, writer: str, records: Iterable[dict[str, Any]]) -> Iterator[Cause]:
-        """Of an audit page."""
+        """Yield the causes in the records of an audit page."""
         for one in records:
             if one.get("kind") in PERSONS:
                 yield Cause("person", writer.rpartition("/")[2], str(one.get("what", "")))
 
     def quiet(self, now_s: float) -> Iterator[Cause]:
-        """Who was there and is silent."""
+        """Yield a cause for each server that has become silent."""
         if (gap_s := now_s - self._looked_s) > STOPPED_S:
             self._heard_s = {name: heard_s + gap_s for name, heard_s in self._heard_s.items()}
         self._looked_s = now_s
@@ -116,7 +118,7 @@ class Watch:
 
 @dataclass
 class Incident:
-    """From its first cause until nothing happened any more."""
+    """Incident from its first cause until a period without causes."""
 
     begins_s: float
     ends_s: float
@@ -124,17 +126,17 @@ class Incident:
 
 
 class Incidents:
-    """Causes close together are one incident; so many an hour are written."""
+    """Grouping of causes that are close in time into incidents, with a limit on incidents per hour."""
 
     def __init__(self, *, after_s: float, per_hour: int) -> None:
         self._after_s, self._per_hour = after_s, per_hour
         self._begun_s: deque[float] = deque()
         self.open: Incident | None = None
         self.suppressed = 0
-        """Causes for which there was no incident any more, this hour."""
+        """Number of causes that were dropped by the limit per hour."""
 
     def add(self, cause: Cause, now_s: float) -> Incident | None:
-        """The incident, if this one begins it."""
+        """Add a cause, and return the incident if the cause begins one."""
         if self.open is not None:
             self.open.causes.append(cause)
             self.open.ends_s = min(now_s + self._after_s, max(self.open.begins_s + INCIDENT_S, self.open.ends_s))
@@ -149,7 +151,7 @@ class Incidents:
         return self.open
 
     def over(self, now_s: float) -> Incident | None:
-        """The one that is over."""
+        """Return and close the incident that is over; None without one."""
         if self.open is None or now_s < self.open.ends_s:
             return None
         ended, self.open = self.open, None

@@ -1,4 +1,4 @@
-"""Between the thread that hears and the one that writes: bounded, and the one that hears never waits."""
+"""Bounded queue between the receiving and the writing thread, on which the receiving thread never waits."""
 
 from __future__ import annotations
 
@@ -6,62 +6,63 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 OVERHEAD_BYTES = 200
-"""Of a message, beside its bytes."""
+"""Memory of a message beside its bytes."""
 
 
 class Topic(NamedTuple):
     name: str
     type: str
     definition: str
-    """`ros2msg`, with all that it is made of."""
+    """Its `ros2msg` definition, with all nested types."""
     qos: str = ""
-    """What its publishers offer, in YAML."""
+    """QoS that its publishers offer, in YAML."""
 
     @property
     def latched(self) -> bool:
-        """Who comes later gets the last message too."""
+        """Return whether later subscribers receive the last message, too."""
         return "transient_local" in self.qos
 
 
 class Sample(NamedTuple):
-    """One message that was heard."""
+    """One received message."""
 
     topic: Topic
     time_ns: int
-    """When, since 1970."""
+    """Time of reception since 1970."""
     data: bytes
-    """CDR."""
+    """Serialized message (CDR)."""
     published_ns: int = 0
-    """As its publisher says; 0: it does not."""
+    """Publish time by the publisher; 0 if unknown."""
 
     @property
     def size(self) -> int:
-        """Bytes in memory."""
+        """Return the memory use in bytes."""
         return len(self.data) + OVERHEAD_BYTES
 
 
 class Intake:
-    """`put` of one thread, `take` and `done` of another; no lock: each number has one thread that changes it."""
+    """Queue with `put` on one thread, `take` and `done` on another; it needs no lock, because only one thread changes
+    each number."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._waiting: deque[Sample] = deque()
         self._put = self._done = 0
         self._lost: deque[str] = deque()
-        """Topics."""
+        """Topics of lost messages."""
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not written yet."""
+        """Return the number of bytes that are not written yet."""
         return self._put - self._done
 
     @property
     def num_unsaid(self) -> int:
-        """Lost since `lost` was asked: many, where the thread that asks waits for the disk."""
+        """Return the number of losses since the last call of `lost`; it grows while the writing thread waits for the disk."""
         return len(self._lost)
 
     def put(self, sample: Sample) -> None:
-        """Or counts it as lost."""
+        """Add a message, or count it as lost if there is no room."""
         if self.waiting + sample.size > self._limit:
             self._lost.append(sample.topic.name)
             return
@@ -72,9 +73,9 @@ class Intake:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def done(self, samples: list[Sample]) -> None:
-        """Those that were taken are written."""
+        """Release the memory of messages that were taken and written."""
         self._done += sum(sample.size for sample in samples)
 
     def lost(self) -> Counter[str]:
-        """By topic, since it was asked last."""
+        """Return the losses by topic since the last call."""
         return Counter(self._lost.popleft() for _ in range(len(self._lost)))

@@ -1,7 +1,7 @@
-"""The recorder's own chain of records: what it heard up to where, and what is missing.
+"""The recorder's own chain of records: the extent of the received chains, and the losses.
 
-Kinds: docs/audit.md. Of every chain that it has heard, `sealed` and `closed` have the numbers of its first record there and of the
-next one, and the last hash (`heads`), so that this chain's end anchors theirs.
+Kinds: docs/audit.md. For every received chain, `sealed` and `closed` have the numbers of its first received record and of the next
+one, and the last hash (`heads`), so that this chain's end anchors theirs.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 
 RECORDER = "recorder/"
-"""What a recorder's writer name begins with."""
+"""Prefix of a recorder's writer name."""
 SEAL_PERIOD_S = 5.0
 CLOSED_MARK = b'"kind":"closed"'
 MAX_CHAINS = 4096
-"""Pages come from whoever may write to the graph."""
+"""Largest number of tracked chains, because any participant of the graph may publish pages."""
 
 
 class Ledger:
-    """Given what happens; `page` is what is to be written of it. Of one thread."""
+    """Writer of the recorder's chain, for one thread; `page` returns the records since the last page."""
 
     def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any], sign: Sign | None = None) -> None:
-        """about: of this recording. sign: by the certificate of this process; None: it has none."""
+        """Begin the chain. about: keys of its first record. sign: signs with the certificate of this process; None without a
+        certificate."""
         self._sign = sign
         self._chain = Chain(f"{RECORDER}{name}", run)
         self._heads: dict[tuple[str, int], tuple[int, int, str]] = {}
-        """Writer and run -> numbers of the first record that was heard and of the next one, hash of the last one."""
+        """Writer and run -> numbers of the first received record and of the next one, hash of the last one."""
         self._sealed_s = now_s
         self.broken: dict[str, tuple[int, str]] = {}
-        """Writer -> how many of its chains broke off, and why the last one did."""
+        """Writer -> number of its chains that broke off, and the reason of the last one."""
         self._broken_runs: deque[tuple[str, int]] = deque(maxlen=MAX_CHAINS)
         self._chain.note("began", now_s, about)
 
     def hear(self, page: Page, now_s: float) -> None:
-        """A page of another writer goes into the bag."""
+        """Account for another writer's page that is in the bag."""
         begins, number, _ = self._heads.get((page.writer, page.run), (page.first, page.first, ""))
-        if page.writer.startswith(RECORDER):  # it is written to the bag alone, and never comes from the graph
+        if page.writer.startswith(RECORDER):  # such a page is written to the bag alone, and never comes from the graph
             return
-        if page.first < number:  # a middleware repeats, and so may anybody: it says nothing of how far the chain is
+        if page.first < number:  # repetitions by middleware or other processes do not extend the chain
             return
         if page.first > number:
             body = {"writer": page.writer, "run": page.run, "first": number, "count": page.first - number}
@@ -55,17 +56,17 @@ class Ledger:
             self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last
 
     def is_late(self, page: Page) -> bool:
-        """Return whether later records of its chain have come already: then somebody repeats it, if it is its writer's own."""
+        """Return whether later records of its chain have already come, so that the page is a repetition if it is genuine."""
         _, number, _ = self._heads.get((page.writer, page.run), (0, 0, ""))
         return page.first < number
 
     def set_aside(self, page: Page, topic: str, why: str, now_s: float) -> None:
-        """A page goes into the bag that is not its writer's, by its signature."""
+        """Note a page in the bag whose signature is not that of its writer."""
         self._chain.note(ASIDE, now_s, {"topic": topic, "page": identity(page).hex(), "why": why})
 
     def _note_break(self, page: Page) -> None:
-        """Count a chain that breaks off with this page, or the one before it, as its successor says."""
-        for line in page.lines[-2:]:  # the last one may be the signature
+        """Count a chain that breaks off with this page, or the preceding chain if this page's first record reports a break."""
+        for line in page.lines[-2:]:  # the last record may be the signature
             if CLOSED_MARK in line:
                 self._count_break(page.writer, page.run, parsed(line))
         after = parsed(page.lines[0]).get("after") if page.first == 0 else None
@@ -86,13 +87,14 @@ class Ledger:
         self._chain.note(kind, now_s, body)
 
     def is_due(self, now_s: float) -> bool:
-        """Something was noted since the last page, or it is time to say how far it has heard everybody."""
+        """Return whether there are records since the last page, or the extents of the chains are due."""
         return len(self._chain) > 0 or now_s - self._sealed_s >= SEAL_PERIOD_S
 
     def page(
         self, now_s: float, stamp_s: float, *, closed: bool = False, messages: Iterable[Mapping[str, Any]] = ()
     ) -> Page | None:
-        """None: nothing is due. stamp_s: ROS time. messages: digests of what was written (`Digests`)."""
+        """Return the page that is due; None without one. stamp_s: ROS time. messages: digests of the written messages
+        (`Digests`)."""
         for one in messages:
             self._chain.note(MESSAGES, now_s, one)
         if closed or now_s - self._sealed_s >= SEAL_PERIOD_S:

@@ -1,4 +1,4 @@
-"""What the writing thread does with what was heard: bag, splits, retention; what is lost is counted and said, in the bag too."""
+"""Work of the writing thread: bag, splits, retention; losses are counted and recorded in the bag, too."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from ros2_rfm_serving.audit.recording.told import Told
 from ros2_rfm_serving.errors import RfmError
 
 Prove = Callable[[Page], str]
-"""Why a page is not its writer's; empty: it is."""
+"""Check of a page: returns why it is not its writer's; empty if it is."""
 PAGE_PERIOD_S = 1.0
 DAY_S, MB, GB = 86_400.0, 1 << 20, 1 << 30
 BROKEN = "rfm_serving/broken_chains"
-"""In `custom_data` of `metadata.yaml`: JSON, writer -> how many of its chains broke off, and why the last one did."""
+"""Key in `custom_data` of `metadata.yaml`: JSON, writer -> number of its chains that broke off, and the reason of the last one."""
 KEPT_SPLITS = 4
-"""At least so many fit into what is kept: retention removes whole files."""
+"""Smallest number of files within the kept size or time, because retention removes whole files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """0: none."""
+    """Bounds of files and of the recording; 0 means unbounded."""
 
     split_bytes: int = 1 * GB
     split_s: float = 900.0
@@ -55,7 +55,7 @@ class Limits:
 
 
 class Recorder:
-    """`work` now and then with what was heard, `close` at the end; of one thread. Nothing that the disk does raises here."""
+    """Recorder for one thread: periodic `work` with received messages, `close` at the end. Errors of the disk are never raised."""
 
     def __init__(
         self,
@@ -67,17 +67,17 @@ class Recorder:
         sign: Sign | None = None,
         prove: Prove | None = None,
     ) -> None:
-        """page_topic: of the recorder's own records. sign: signs the manifest. prove: judges pages where there are certificates.
-        Raises: `RfmError`: the folder cannot be used."""
+        """Open the folder. page_topic: topic of the recorder's own records. sign: signs the manifest. prove: judges pages where
+        there are certificates. Raises: `RfmError` when the folder cannot be used."""
         self._prove = prove
         self._ledger, self._limits, self._page_topic = ledger, limits, page_topic
         self._lost: Counter[str] = Counter()
         self._unsaid: dict[str, Counter[str]] = {}
-        """Why -> topic -> what was lost since it was noted last."""
+        """Reason -> topic -> number of losses since the last record of them."""
         self._page_failed, self._tried_s = False, -math.inf
         self._problem = self._said = ""
         self._pages: list[tuple[int, bytes]] = []
-        """Of our own, not on the disk yet."""
+        """Own pages that are not on the disk yet."""
         self._digests = Digests(page_topic.name)
         self._bag = BagWriter(
             folder,
@@ -90,13 +90,14 @@ class Recorder:
         )
         self._begun, self._now_s = 0, 0.0
         self._unnoted = False
-        """Files are gone, and it is not on the disk yet that they are."""
+        """Whether files were removed without a record of it on the disk."""
         self._num_due = 0
-        """Of the oldest files, which are about to go."""
+        """Number of the oldest files that will be removed."""
         self.told = Told(folder=folder)
 
     def work(self, samples: list[Sample], overflowed: Mapping[str, int], now_s: float, now_ns: int) -> None:
-        """samples: heard since the last time. overflowed: by topic, what the queue had no room for. now_s: monotonic."""
+        """Write messages, records and pages. samples: received since the last call. overflowed: by topic, number of messages
+        without room in the queue. now_s: monotonic."""
         self._now_s = now_s
         for sample in samples:
             self._write(sample)
@@ -109,7 +110,7 @@ class Recorder:
         self._tell()
 
     def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
-        """Of the recorder's own records."""
+        """Append a record to the recorder's own chain."""
         self._ledger.note(kind, now_s, body)
 
     def close(self, now_s: float, now_ns: int) -> Told:
@@ -127,7 +128,8 @@ class Recorder:
         )
 
     def _wrote(self, file: str, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
-        """A chunk is in a file. Its pages count from then on: the ledger notes as lost those that the disk did not take."""
+        """Account for a chunk that is in a file. Its pages count from then on: the ledger notes those as lost that the disk did not
+        store."""
         self._digests.wrote(file, chunk, channels)
         pages = {number for number in chunk.index if channels[number].type == PAGE}
         for number, _, _, data in chunk.messages() if pages else ():
@@ -148,7 +150,7 @@ class Recorder:
             self._bag.describe(BROKEN, json.dumps(self._ledger.broken))
 
     def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
-        """Of the bag: nothing could be written."""
+        """Count messages that the bag could not write."""
         self._problem = error.strerror or str(error)
         self._page_failed |= self._page_topic.name in counts
         self._count({topic: count for topic, count in counts.items() if topic != self._page_topic.name}, self._problem)
@@ -163,7 +165,8 @@ class Recorder:
         self._unsaid.clear()
 
     def _retain(self, now_s: float, now_ns: int) -> None:
-        """Note which files go. They go once the page is written that says so: who is killed in between leaves no file missing."""
+        """Note the files to remove. They are removed after that page is written, so that a kill in between leaves no unexplained
+        gap."""
         bag, limits = self._bag, self._limits
         size = bag.size - sum(one.size for one in itertools.islice(bag.ended, self._num_due))
         for one in list(bag.ended)[self._num_due :]:
@@ -173,7 +176,7 @@ class Recorder:
             self._num_due, size = self._num_due + 1, size - one.size
 
     def _remove(self, now_s: float, *, noted: bool) -> None:
-        """noted: that these files go is on the disk."""
+        """Remove the files that are due. noted: the record of their removal is on the disk."""
         if noted and self._unnoted:
             self._bag.forget_removed()
             self._unnoted = False
@@ -182,7 +185,7 @@ class Recorder:
             oldest, self._num_due = self._bag.ended[0].name, self._num_due - 1
             try:
                 self._bag.remove_oldest(noted=noted)
-            except OSError as error:  # it stays where it is, and is tried no more
+            except OSError as error:  # it stays, and is not tried again
                 self._ledger.note("disk", now_s, {"problem": f"{oldest} cannot be removed: {error.strerror or error}"})
 
     def _note_changes(self, now_s: float) -> None:
@@ -196,7 +199,7 @@ class Recorder:
             self._ledger.note("split", now_s, {"file": self._bag.name})
 
     def _write_pages(self, now_s: float, now_ns: int, *, closed: bool = False) -> None:
-        """Each until it is on the disk, so that this chain has no gaps; the next one not before."""
+        """Write each page until it is on the disk, before the next one, so that this chain has no gaps."""
         if not closed and now_s - self._tried_s < PAGE_PERIOD_S:
             return
         self._tried_s = now_s
@@ -214,7 +217,7 @@ class Recorder:
             self._bag.flush()
         if not self._page_failed:
             self._pages.clear()
-        if self._page_failed:  # it needs the room
+        if self._page_failed:  # the page needs the room
             self._remove(now_s, noted=False)
         elif notes_all:
             self._remove(now_s, noted=True)
@@ -234,7 +237,7 @@ class Recorder:
 
 
 def broken_chains(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return whose chains of records broke off, how often and why, in a recording and those that follow it after a kill.
+    """Return the writers whose chains broke off, with counts and reasons, in a recording and those that follow it after a kill.
 
     This reads `metadata.yaml` alone, and so it is quick; `rfm audit verify` reads the records themselves.
     """

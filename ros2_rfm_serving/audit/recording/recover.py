@@ -1,4 +1,5 @@
-"""Mends a recording that was cut off: its last file gets an index, the folder its `metadata.yaml`. Messages stay as they are."""
+"""Recovery of a recording that was cut off: its last file gets an index, the folder its `metadata.yaml`. Messages stay
+unchanged."""
 
 from __future__ import annotations
 
@@ -22,20 +23,20 @@ from ros2_rfm_serving.private_files import private
 
 @dataclass(frozen=True, kw_only=True)
 class Mended:
-    """One file."""
+    """Result of the recovery of one file."""
 
     name: str
     messages: int
     mended: bool
-    """It had no end."""
+    """Whether it had no end."""
     lost_bytes: int
-    """Behind the last thing that was whole."""
+    """Number of bytes behind the last complete record."""
     problems: tuple[str, ...]
-    """Of chunks that could not be read."""
+    """Descriptions of unreadable chunks."""
 
 
 def recover(folder: Path) -> list[Mended]:
-    """Raises: `RfmError`: it is no recording, it cannot be written to, or somebody is recording to it."""
+    """Recover a recording. Raises: `RfmError` when it is not a recording, cannot be written to, or is being recorded."""
     if not folder.is_dir():
         raise RfmError(f"{folder}: no folder of a recording")
     try:
@@ -53,8 +54,8 @@ def recover(folder: Path) -> list[Mended]:
 
 
 def _is_described(folder: Path) -> bool:
-    """Return whether `metadata.yaml` is the recorder's last one, of files that are all whole: then it stays, and so does the
-    signature of the manifest, which nobody here can give again."""
+    """Return whether `metadata.yaml` is the recorder's last one, for files that are all complete. Then it stays, and so does the
+    manifest's signature, which cannot be renewed here."""
     found, description = read_manifest(folder / MANIFEST), folder / METADATA
     if found is None or found.problem or not description.is_file():
         return False
@@ -62,7 +63,7 @@ def _is_described(folder: Path) -> bool:
 
 
 def _with_begin(folder: Path) -> Iterator[Path]:
-    """A file of which not even the first bytes were written is removed."""
+    """Yield the files, and remove one that lacks even its first bytes."""
     for file in files_of(folder):
         if file.stat().st_size < mcap_scan.SMALLEST_BYTES:
             file.unlink()
@@ -85,10 +86,10 @@ def _mend(file: Path) -> Mended:
 
 
 def _rewrite(scanned: Scanned) -> None:
-    """Beside it, and then in its place: whatever happens meanwhile, one of the two is whole."""
+    """Rewrite a file beside the old one, and then replace it: one of the two is complete at any time."""
     new = scanned.path.with_name(scanned.path.name + ".mending")
     try:
-        new.unlink(missing_ok=True)  # of somebody who was killed; behind a link may lie what is no recording
+        new.unlink(missing_ok=True)  # left by a killed process; a link may lead to a file outside the recording
         with open(new, "xb", buffering=0, opener=private) as output:
             file = McapFile(output)
             for at in scanned.chunks:
@@ -115,7 +116,7 @@ def _counts(scanned: Scanned) -> tuple[Counter[int], list[str]]:
 
 
 def describe(folder: Path) -> None:
-    """Write `metadata.yaml` for the files that are in a folder. Raises: `OSError`, `RfmError`.
+    """Write `metadata.yaml` for the files of a folder. Raises: `OSError`, `RfmError` when a file cannot be read or written.
 
     Channels are numbered by file; in the folder they are one per topic and type.
     """
@@ -143,7 +144,7 @@ def describe(folder: Path) -> None:
 
 
 def _note_mended(folder: Path, found: list[Mended]) -> None:
-    """Say in the manifest which files have an end of ours now; what it says of all others stays as the recorder wrote it."""
+    """Name the recovered files in the manifest; its statements about all others stay as the recorder wrote them."""
     before = read_manifest(folder / MANIFEST)
     if before is None or before.problem:
         return

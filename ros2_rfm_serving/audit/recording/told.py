@@ -1,4 +1,4 @@
-"""How a recording stands, for people and other threads."""
+"""Progress of a recording, for people and other threads."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """It is replaced, never changed."""
+    """Immutable progress report of a recording."""
 
     folder: Path
     topics: int = 0
     messages: int = 0
     size: int = 0
-    """Bytes on the disk."""
+    """Size on the disk in bytes."""
     files: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Messages by topic, since it began."""
+    """Number of lost messages by topic, since the begin."""
     problem: str = ""
-    """Why nothing can be written now; empty: it can."""
+    """Reason why writing fails now; empty if it works."""
     broken: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Writer -> how many of its chains of records broke off, and why the last one did."""
+    """Writer -> number of its chains of records that broke off, and the reason of the last one."""
     incidents: int = 0
-    """That a flight recorder has written."""
+    """Number of incidents that a flight recorder has written."""
     held_s: float = 0.0
-    """That a flight recorder has in memory."""
+    """Duration that a flight recorder has in memory."""
 
     def words(self) -> str:
-        """One line."""
+        """Return a summary in one line."""
         lost = sum(self.lost.values())
         said = f"{self.messages} messages of {self.topics} topics, {self.size / 1e6:.1f} MB in {self.files} files"
         worst = ", ".join(f"{topic} {count}" for topic, count in sorted(self.lost.items(), key=lambda one: -one[1])[:3])
@@ -38,7 +38,7 @@ class Told:
 
 
 def broken_lines(broken: Mapping[str, tuple[int, str]]) -> list[str]:
-    """Return a sentence for each writer of whose chains some broke off."""
+    """Return a sentence for each writer with chains that broke off."""
     return [
         f"the audit log of {writer} is incomplete: its chain began anew {count} times, last because {why}"
         for writer, (count, why) in sorted(broken.items())

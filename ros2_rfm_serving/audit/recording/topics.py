@@ -1,4 +1,4 @@
-"""What of the graph belongs to the recording of a factory: all that decisions depended on, and what was decided."""
+"""Selection of a factory's topics for a recording: inputs of decisions, and decisions."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ OURS = "rfm_serving/"
 ROBOT_STATUS, OBSERVATION = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/Observation"
 CAMERAS = frozenset({"sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo"})
 FOR_EYES = frozenset({"visualization_msgs/msg/MarkerArray", "visualization_msgs/msg/Marker"})
-"""Made from the rest."""
+"""Types that are derived from others."""
 EVERYBODYS = frozenset({"/diagnostics", "/tf", "/tf_static"})
 TASK = re.compile(r"/_action/(status|feedback)$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which topics are recorded. Patterns are those of file names: `/push_*/state`."""
+    """Rule for recorded topics. Patterns are those of file names: `/push_*/state`."""
 
     namespace: str = ""
-    """Of the factory."""
+    """Namespace of the factory."""
     cameras: bool = False
-    """Camera topics too; what the models were shown is in the observations."""
+    """Whether to record camera topics; the models' images are in the observations anyway."""
     topics: tuple[str, ...] = field(default_factory=tuple)
-    """Beside those of the factory."""
+    """Patterns of topics beside those of the factory."""
     exclude: tuple[str, ...] = field(default_factory=tuple)
 
     def of(self, graph: Iterable[tuple[str, list[str]]]) -> dict[str, str]:
-        """Topic -> type. graph: (topic, types); one with several types is not recorded."""
+        """Return topic and type of the recorded topics. graph: topics with their types; a topic with several types is not
+        recorded."""
         there = {topic: types[0] for topic, types in graph if len(types) == 1}
         robots = self._robots(there)
         return {topic: kind for topic, kind in there.items() if self._wants(topic, kind, robots)}

@@ -1,1 +1,1 @@
-"""Robots: what is recorded of one (`recorded.py`, in the form of `records.py`), and how it decides again (`replay.py`)."""
+"""Recording of a robot's decisions (`recorded.py`, in the form of `records.py`), and their replay (`replay.py`)."""

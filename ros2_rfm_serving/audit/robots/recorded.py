@@ -1,4 +1,4 @@
-"""A robot's core that records every event and every decision, while somebody listens."""
+"""Robot core that records every event and every decision while there are subscribers."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ URGENT = frozenset(
 
 
 class EventLog:
-    """What is recorded of one core, of whose state it is no part."""
+    """Recorder of one core's events, which is not part of its state."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.is_deciding = False
-        """The core decides: what it calls of itself is no event."""
+        """Whether the core is deciding, so that its calls of itself are not events."""
         self._now_s = 0.0
-        """Time of the last event that had one."""
+        """Time of the last event with a time."""
         self._counts: dict[str, int] = {}
         self._total = 0
-        """The core's `refused`, as far as it is recorded, and its sum."""
+        """Recorded part of the core's `refused`, and its sum."""
         self._state: VisibleState | None = None
-        """As the last transition had it; None: there is no snapshot yet."""
+        """State in the last transition; None before the first snapshot."""
 
     def snapshot(self, core: RobotBrain) -> dict[str, Any]:
         """Return the keys of a snapshot."""
         if self.journal.on:
             self._record_counts(core)
-        else:  # the first one: later records count from here
+        else:  # first snapshot: later records count from here
             self._keep_counts(core)
             self._state = visible_state(core)
         return snapshot_of(core)
 
     def event(self, core: RobotBrain, event: events.Event, now_s: float | None, decide: Callable[[], T]) -> T:
-        """Record an event and the answer of the core. now_s: None: the event has no time."""
+        """Record an event and the answer of the core. now_s: None for an event without a time."""
         self._now_s = now_s = self._now_s if now_s is None else now_s
         self._record_counts(core)
         try:
@@ -78,7 +78,7 @@ class EventLog:
             self.journal.note(EVENT, now_s, failed_event, event, error, urgent=True)
             raise
         self._keep_counts(core)
-        answer = None if type(event) is events.TaskStarted else result  # the task is a part of the core
+        answer = None if type(event) is events.TaskStarted else result  # the task is part of the core
         self.journal.note(EVENT, now_s, event_record, event, answer, urgent=type(event) in URGENT)
         self._record_transition(core)
         return result
@@ -91,14 +91,14 @@ class EventLog:
         except Exception as error:
             self.journal.note(TICK, now_s, failed_tick, sensors, may_act, error, urgent=True)
             raise
-        self._keep_counts(core)  # before the record: its images are encoded for it, and one that is broken is counted then
+        self._keep_counts(core)  # before the record, whose encoding counts broken images
         record = self.journal.note if tick.requests else self.journal.defer
         record(TICK, now_s, tick_record, core.why, sensors, may_act, tick)
         self._record_transition(core)
         return tick
 
     def reconfigured(self, core: RobotBrain, config: RobotConfig, apply: Callable[[], None]) -> None:
-        """`apply` of `RobotBrain.prepared` is called."""
+        """Apply a configuration with `apply` of `RobotBrain.prepared`, and record it."""
         if not self.journal.on:
             apply()
             return
@@ -123,7 +123,7 @@ class EventLog:
         self._state = state
 
     def _record_counts(self, core: RobotBrain) -> None:
-        """Other parts of the process count in the core's `refused`, too: that is recorded before the next event."""
+        """Record changes of the core's `refused` by other parts of the process before the next event."""
         if sum(core.refused.values()) != self._total:
             counts = {name: count - self._counts.get(name, 0) for name, count in core.refused.items()}
             event = events.CountsAdded({name: count for name, count in counts.items() if count})
@@ -137,7 +137,7 @@ class EventLog:
 
 
 class RecordedBrain(RobotBrain):
-    """A core whose events are recorded. `event_log` is no part of its state."""
+    """Core whose events are recorded. `event_log` is not part of its state."""
 
     def __init__(self, config: RobotConfig, journal: Journal) -> None:
         super().__init__(config)
@@ -148,7 +148,7 @@ class RecordedBrain(RobotBrain):
         )
 
     def _event(self, event: Callable[[], events.Event], now_s: float | None, decide: Callable[[], T]) -> T:
-        """event: makes the event, which is needed while somebody listens."""
+        """Record an event if there are subscribers. event: creates the event, and is called only then."""
         log = self.event_log
         if not log.journal.on or log.is_deciding:
             return decide()

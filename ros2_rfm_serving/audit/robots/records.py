@@ -1,4 +1,4 @@
-"""Records of a robot: what its core was given, and what it decided. The recording and the replay write them alike."""
+"""Records of a robot: inputs and decisions of its core, in one form for recording and replay."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ros2_rfm_serving.types import NO_ROWS, ObservationRequest, RequestId, Robot
 
 EncodeArray = Callable[[np.ndarray[Any, Any]], Any]
 TICK, EVENT, TRANSITION = "tick", "event", "transition"
-"""Kinds of records: a control tick, any other event, and a change of the state that people see."""
+"""Kinds of records: a control tick, any other event, and a change of the visible state."""
 
 
 def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: Tick) -> bytes:
-    """Return the record of a tick, as JSON. why: of the core, after it. Its images are those that a request took along: no decision
-    reads one."""
+    """Return the record of a tick, as JSON. why: that of the core after the tick. Only a request's images are included, because
+    decisions do not read images."""
 
     def record(array: EncodeArray) -> dict[str, Any]:
         event = {"~": "ControlTick", "sensors": _sensors(sensors, bool(tick.requests), array), "may_act": may_act}
@@ -30,7 +30,7 @@ def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: Tick) ->
 
 
 def decided(why: Why, tick: Tick, array: EncodeArray = codec.array) -> dict[str, Any]:
-    """Return what a tick decided."""
+    """Return the decisions of a tick."""
     found: dict[str, Any] = {
         "command": None if tick.command is None else array(tick.command),
         "why": why_record(why, array),
@@ -70,7 +70,7 @@ def visible_state(core: RobotBrain) -> VisibleState:
 
 
 def state_record(visible: VisibleState) -> dict[str, Any]:
-    """Return the state that people see, as transitions have it."""
+    """Return the visible state in the form of transitions."""
     state, phase, paused = visible
     return {"state": state.name, "phase": phase.name, "paused": paused}
 
@@ -93,7 +93,7 @@ def why_record(why: Why, array: EncodeArray = codec.array) -> dict[str, Any]:
 
 
 def _sensors(sensors: Sensors | None, with_images: bool, array: EncodeArray) -> dict[str, Any] | None:
-    """Return what the codec writes of the readings, without images that no request took along."""
+    """Return the codec's form of the readings, with images only for a request."""
     if sensors is None:
         return None
     return {
@@ -108,7 +108,7 @@ def _sensors(sensors: Sensors | None, with_images: bool, array: EncodeArray) -> 
 
 
 def _seconds(value: float) -> Any:
-    """Return a time for JSON: most are finite numbers of Python, and stand for themselves."""
+    """Return a time for JSON: most are finite Python numbers, and represent themselves."""
     return value if type(value) is float and math.isfinite(value) else codec.plain(value)
 
 

@@ -1,4 +1,4 @@
-"""A robot decides again."""
+"""Replay of a robot's decisions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, events
 
 
 class RobotReplay:
-    """See `audit.replay.Replayer`."""
+    """Implementation of `audit.replay.Replayer` for robots."""
 
     def __init__(self, images: Callable[[str], bytes | None] = lambda digest: None) -> None:
-        """images: their bytes by SHA-256. No decision reads them."""
+        """Prepare a replay. images: returns their bytes by SHA-256; decisions do not read them."""
         self.core: RobotBrain
         self._images = images
 
@@ -54,5 +54,5 @@ def event_of(recorded: Any, images: codec.Blob = lambda digest: None) -> events.
 
 
 def snapshot_of(core: RobotBrain) -> dict[str, Any]:
-    """Return what a snapshot records of a core: its configuration now, and its state."""
+    """Return the recorded form of a core: its present configuration, and its state."""
     return {"config": codec.plain(core.config), "state": codec.plain(core.snapshot())}

@@ -1,5 +1,5 @@
-"""A scheduler's plans: kept with all that they were made from, and made once more.
+"""Recording of a scheduler's plans with their inputs, and their replay.
 
-book.py      from the last plan of a whole factory to the schedule in force; what a recording has of it
-replay.py    the plans, made again
+book.py      schedule log: the last plan of a whole factory and the steps to the active schedule, for recordings
+replay.py    repetition of the plans
 """

@@ -1,4 +1,4 @@
-"""The schedule in force, as a plan of the whole factory and what came and went since: for a journal, and read from one."""
+"""Schedule log: the active schedule as a plan of the whole factory and the steps since, written to and read from a journal."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ from ros2_rfm_serving.types import Schedule
 PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
 ANEW = "anew"
 Step = list[Any]
-"""["release", robot], ["admit", robot, task, index, looks], ["again"], ["anew"] (see `Fleet.anew`) or ["saw",
-what (`seen.to_json`), servers lost, servers back, robots that waited, whether those servers have again whom they had]"""
+"""One of ["release", robot], ["admit", robot, task, index, evaluations], ["again"], ["anew"] (see `Fleet.anew`) and ["saw",
+estimates (`seen.to_json`), lost servers, returned servers, robots that waited, whether those servers serve their former robots
+again]."""
 
 
 class Book:
-    """Of one scheduler, on one thread. Keeps references alone; writes while somebody listens."""
+    """Schedule log of one scheduler, on one thread. It keeps references alone, and writes while there are subscribers."""
 
     def __init__(self, journal: Journal, profiles: Path, clock: Callable[[], float], identity: int = 0) -> None:
-        """identity: of the scheduler, as robots read it in its schedules; 0: it has none."""
+        """Begin a log. identity: that of the scheduler in its schedules; 0 without one."""
         self._journal, self._clock, self._identity = journal, clock, identity
         self._profiles = functools.lru_cache(maxsize=1)(lambda models: profiles_hash(profiles, models))
         self._planned: Planned | None = None
         self._base: Fleet | None = None
-        """Since when the steps are; None: since the plan."""
+        """Fleet from which the steps start; None: that of the plan."""
         self._steps: list[Step] = []
         self._told: set[str] = set()
-        """Hashes of factories that this chain has."""
+        """Hashes of the factories in this chain."""
         journal.describes(begin=self._begin, snapshot=lambda: {"state": self._state()})
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
-        """A whole factory. Before it is published."""
+        """Record a plan of a whole factory, before it is published."""
         if published:
             self._planned, self._base, self._steps = planned, None, []
         self._note(self._plan_of, planned, BACKGROUND if background else PLANNED, reason, published)
 
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
-        """Robots came and went; what is hosted stays."""
+        """Record that robots came or left, while the placements stay."""
         steps = steps_of(before, after)
         if [ANEW] in steps:
             self._base, self._steps = after, []
@@ -60,14 +61,14 @@ class Book:
         self._note(_change_of, steps, after.schedule, reason)
 
     def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None:
-        """The factory is not as it was planned for."""
+        """Record that the factory differs from the one that was planned for."""
         who = [[robot.name, robot.task, robot.index] for robot in waiting]
         step = ["saw", seen.to_json(finding.seen), list(finding.lost), list(finding.back), who, _as_before(finding, after)]
         self._steps.append(step)
         self._note(_change_of, [step], after.schedule, finding.words)
 
     def person(self, what: str, answer: str, done: bool) -> None:
-        """ROS does not say who calls."""
+        """Record a command of an operator; ROS does not identify the caller."""
         said = {"what": what, "who": "", "answer": answer, "done": done}
         self._journal.note("person", self._clock(), lambda: said, urgent=True)
 
@@ -96,7 +97,7 @@ class Book:
         return {"scheduler": self._identity} if self._identity else {}
 
     def _state(self) -> dict[str, Any] | None:
-        """Return the last plan, with all that it was made from, and the steps since. None: there is no plan yet."""
+        """Return the last plan with its inputs, and the steps since; None before the first plan."""
         planned = self._planned
         if planned is None:
             return None
@@ -116,7 +117,7 @@ class Book:
 
 
 def _as_before(finding: Finding, after: Fleet) -> bool:
-    """Those who came back have again whom they had."""
+    """Return whether returned servers serve their former robots again."""
     return not after.restored.isdisjoint(finding.back)
 
 
@@ -139,7 +140,7 @@ def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
 
 
 def steps_of(before: Fleet, after: Fleet) -> list[Step]:
-    """How one comes from the other."""
+    """Return the steps from one fleet to another."""
     if after.schedule is before.schedule:
         return [[ANEW]]
     stay = {(robot.name, robot.task) for robot in after.robots}
@@ -154,7 +155,7 @@ def steps_of(before: Fleet, after: Fleet) -> list[Step]:
 
 
 def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit) -> Fleet:
-    """Raises: `ScheduleError`."""
+    """Return the fleet after some steps. Raises: `ScheduleError` when a step is impossible."""
     for do, *args in steps:
         if do == "release":
             fleet = fleet.release(args[0])
@@ -171,7 +172,7 @@ def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit)
 
 
 def base_of(fleet: Fleet) -> dict[str, Any]:
-    """A fleet that was taken anew, as whoever reads a snapshot has it again."""
+    """Return the recorded form of a rebuilt fleet, from which a reader restores it."""
     return {
         "schedule": codec.plain(fleet.schedule),
         "robots": [[robot.name, robot.task, robot.index] for robot in fleet.robots],
@@ -183,7 +184,7 @@ def base_of(fleet: Fleet) -> dict[str, Any]:
 
 
 def factory_of(factory: Factory) -> tuple[Any, str]:
-    """For JSON, and its hash."""
+    """Return the factory for JSON, and its hash."""
     dumped = codec.plain(factory.model_dump(mode="json"))
     return dumped, hashed(dumped)
 
@@ -197,7 +198,8 @@ def models_of(factory: Factory) -> frozenset[str]:
 
 
 def profiles_hash(folder: Path, models: frozenset[str]) -> str:
-    """Of the measured figures of these models, and of the catalogue without the others: a folder may learn of more."""
+    """Return the hash of these models' measured figures, and of the catalogue without other models, which a folder may
+    gain later."""
     rows = {}
     for file in folder.glob("*.csv"):
         with file.open(encoding="utf-8", newline="") as lines:

@@ -1,4 +1,4 @@
-"""A scheduler plans once more."""
+"""Replay of a scheduler's plans."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ GIVEN = "the schedule of its snapshot is taken as it is: what it was made from w
 
 
 class SchedulerReplay:
-    """See `audit.replay.Replayer`."""
+    """Implementation of `audit.replay.Replayer` for schedulers."""
 
     def __init__(self, profiles: Path) -> None:
-        """profiles: the folder that the factory was planned with."""
+        """Load the profiles from the folder that the factory was planned with."""
         self.notes: list[str] = []
-        """What people should know."""
+        """Information for the user."""
         self._folder = profiles
         self._profile, self._catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
         self._factories: dict[str, Factory] = {}
         self._fleet: Fleet | None = None
         self._kept: Any = None
-        """As a snapshot would have it."""
+        """State in the form of a snapshot."""
 
     def restore(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make the plan again that was made before the recording began, from the inputs in the snapshot."""
+        """Repeat the plan from before the recording, with the inputs in the snapshot."""
         state = snapshot.get("state")
         if not isinstance(state, dict):
             raise RfmError("no factory was planned yet")
@@ -78,7 +78,7 @@ class SchedulerReplay:
         return {"schedule": codec.plain(self._fleet.schedule)}
 
     def _stepped(self, fleet: Fleet, steps: Sequence[list[Any]], inputs: Mapping[str, Any]) -> Fleet:
-        """Raises: `ScheduleError`."""
+        """Return the fleet after some steps. Raises: `ScheduleError` when a step is impossible."""
         return stepped(fleet, steps, self._factories[inputs["factory"]], refit_by(self._profile, self._catalogue))
 
     def _planned(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ class SchedulerReplay:
         return {"schedule": codec.plain(fleet.schedule), "inputs_hash": hashed(inputs)}
 
     def _again(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> Fleet:
-        """Beside the schedule in force. Raises: `RfmError`."""
+        """Repeat a plan beside the active schedule. Raises: `RfmError` when another schedule is active, or planning fails."""
         previous = self._fleet.schedule if self._fleet is not None and inputs["previous"] else None
         if previous is not None and previous.epoch != inputs["previous"]:
             what = "begun in the background" if record["how"] == BACKGROUND else "made"
@@ -107,7 +107,7 @@ class SchedulerReplay:
         return self._made(inputs, previous)
 
     def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> Fleet:
-        """Raises: `RfmError`."""
+        """Return the fleet of a repeated plan. Raises: `RfmError` when planning fails."""
         if found := _schedule(inputs.get("found")):
             return self._resumed(inputs, found)
         return start_fleet(
@@ -124,13 +124,13 @@ class SchedulerReplay:
         )
 
     def _resumed(self, inputs: Mapping[str, Any], found: Schedule) -> Fleet:
-        """As its predecessor's schedule was found. Raises: `RfmError`."""
+        """Return the fleet that was resumed from a predecessor's schedule. Raises: `RfmError` when this fails."""
         factory, robots = self._factories[inputs["factory"]], tuple(robots_of(inputs))
         order = PlanOrder(factory=factory, robots=robots, policy=inputs["policy"])
         return resumed(order, found, self._profile, self._catalogue)[0].fleet
 
     def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:
-        """Without planning: as the schedule says. Raises: `RfmError`."""
+        """Return the fleet of a schedule without planning. Raises: `RfmError` when the schedule or its factory is missing."""
         found = _schedule(schedule)
         if found is None:
             raise RfmError("a plan without a schedule")
@@ -141,7 +141,7 @@ class SchedulerReplay:
         return rebuilt(factory, found, robots_of(inputs), self._profile, self._catalogue, seen_then)
 
     def _at_base(self, base: Mapping[str, Any], inputs: Mapping[str, Any]) -> Fleet:
-        """As it was taken anew. Raises: `RfmError`."""
+        """Return the rebuilt fleet in a snapshot. Raises: `RfmError` without a schedule."""
         found = _schedule(base["schedule"])
         if found is None:
             raise RfmError("a base without a schedule")
@@ -151,7 +151,7 @@ class SchedulerReplay:
         return empty.under(found, robots_of(base), base["standbys"]).owing(base["owed_hz"])
 
     def _learn(self, factory: Any, inputs: Mapping[str, Any]) -> None:
-        """Raises: `RfmError`."""
+        """Add a recorded factory. Raises: `RfmError` when it, or its profiles, are not those of the plan."""
         if hashed(factory) != inputs["factory"]:
             raise ScheduleError("the factory is not the one that was planned for")
         found = Factory.model_validate(codec.value(factory))

@@ -1,10 +1,10 @@
-"""A server's decisions: kept as records while it serves, and made once more.
+"""Recording of a server's decisions, and their replay.
 
-witness.py      every call of a `ServerBrain`, in the order of its lock, as a note: what the lock is held for is one append
-records.py      notes as records
-reading.py      records as calls
-snapshots.py    all that a brain holds, without engines and images
-replay.py       the calls, made again
-infer.py        recorded batches, run again (rerun.py: of a whole recording; engines.py, observations.py: what it takes)
-journal.py      a live server's notes on their way into its journal
+witness.py      every call of a `ServerBrain`, in the order of its lock, as a note: the lock is held for one append only
+records.py      conversion of notes into records
+reading.py      conversion of records into calls
+snapshots.py    the state of a brain, without engines and images
+replay.py       repetition of the calls
+infer.py        repeated inference of recorded batches (rerun.py: whole recordings; engines.py, observations.py: its inputs)
+journal.py      transfer of a live server's notes into its journal
 """

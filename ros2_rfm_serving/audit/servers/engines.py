@@ -1,4 +1,4 @@
-"""The engine of a recorded server: what it was built from and where, and the same one built again."""
+"""Engine of a recorded server: description of its model and machine, and reconstruction from it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.shipped import shipped
 
 LIBRARIES = ("ros2-rfm-serving", "numpy", "simplejpeg", "torch", "jax", "lerobot", "transformers")
-"""What decodes and what computes."""
+"""Libraries that decode and compute."""
 
 
 def described(spec: EngineSpec) -> dict[str, Any]:
-    """For `build`, and for people."""
+    """Return the description of an engine for `build`, and for people."""
     return {
         "model": spec.model,
         "gpu_type": spec.gpu_type,
@@ -35,7 +35,7 @@ def described(spec: EngineSpec) -> dict[str, Any]:
 
 @functools.cache
 def here() -> dict[str, str]:
-    """Software and hardware that bytes depend on."""
+    """Return the software and hardware that results depend on."""
     found = {"processor": processor(), "cores": str(os.cpu_count()), "accelerator": _accelerator()}
     for library in LIBRARIES:
         try:
@@ -46,7 +46,7 @@ def here() -> dict[str, str]:
 
 
 def differences(engine: Mapping[str, Any]) -> list[str]:
-    """What is another one here than it was there."""
+    """Return the differences between the recorded environment and this one."""
     recorded, now = engine.get("here") or {}, here()
     return [
         f"recorded with {name} {recorded.get(name, 'unknown')}, here {now.get(name, 'none')}"
@@ -56,7 +56,7 @@ def differences(engine: Mapping[str, Any]) -> list[str]:
 
 
 def elsewhere(made_of: Mapping[str, Any]) -> str:
-    """Why its batches cannot run here; empty: they can."""
+    """Return why an engine's batches cannot run here; empty if they can."""
     engine = (made_of.get("engine") or {}).get("entry", {}).get("engine", "")
     if not engine:
         return "no model was loaded, or the recording does not say which"
@@ -68,7 +68,8 @@ def elsewhere(made_of: Mapping[str, Any]) -> str:
 
 
 def build(made_of: Mapping[str, Any], models: Path | None = None) -> Engine:
-    """The same model in the same sizes, ready. Raises: `RfmError`."""
+    """Return the same model with the same batch sizes, warmed up. Raises: `RfmError` when it cannot be built, or has
+    another hash."""
     engine, contract, config = made_of["engine"], made_of["contract"], made_of["config"]
     spec = EngineSpec(
         model=engine["model"],
@@ -92,6 +93,6 @@ def build(made_of: Mapping[str, Any], models: Path | None = None) -> Engine:
 
 
 def _accelerator() -> str:
-    """As PyTorch sees it, where that is loaded already."""
+    """Return PyTorch's name of the accelerator, where PyTorch is already loaded."""
     torch = sys.modules.get("torch")
     return str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else "none"

@@ -1,7 +1,7 @@
-"""Batches of a recording, run again on the engine that they ran on: composed, ordered and filled up as they were.
+"""Repeated inference of recorded batches on the same engine, with their composition, order and padding.
 
-Noise is drawn from a request's identity, so the same software on the same hardware computes the same bytes. What a recording says
-of an answer is its digest; how far an answer of today is from it is known where the chunk itself was recorded.
+Noise is drawn from a request's identity, so the same software on the same hardware computes the same bytes. A recording has the
+digest of each reply; the difference to today's reply is known only where the chunk itself was recorded.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, ObservationReq
 
 MOST_TOLD = 8
 ALONE_LIMIT = 1e-5
-"""How far a row that runs alone may be from the same row in its batch, model space."""
+"""Largest permitted difference of a row that runs alone from the same row in its batch, model space."""
 NUM_DRAWS = 8
-"""Of last bits, for a row that is further off."""
+"""Number of draws of last bits for a row with a larger difference."""
 
 
 @dataclass
 class Inferred:
-    """What became of one chain's batches."""
+    """Result of the repeated inference of one chain's batches."""
 
     writer: str
     batches: int = 0
-    """That ran again."""
+    """Number of batches that ran again."""
     rows: int = 0
-    """Of them, that had an answer then."""
+    """Number of their rows that had a reply in the recording."""
     same: int = 0
-    """Rows with the same bytes."""
+    """Number of rows with the same bytes."""
     alone: float = 0.0
-    """Largest difference of a row that ran alone from the same row in its batch, model space; but for those `on_edge`."""
+    """Largest difference of a row that ran alone from the same row in its batch, model space, without those `on_edge`."""
     on_edge: int = 0
-    """Rows that are further off alone than they may be, and no further than the last bit of their state takes them: where a model
-    decides between two motions, any rounding is enlarged, of its inputs as of its sums."""
+    """Number of rows whose difference alone is larger than permitted, and no larger than the effect of their state's last bit:
+    where a model decides between two motions, any rounding is amplified, of its inputs as of its sums."""
     off: float = 0.0
-    """Largest difference of a row with other bytes from the chunk that its robot got, model space; 0: none is known."""
+    """Largest difference of a row with other bytes from the chunk that its robot received, model space; 0 if unknown."""
     unrecorded: int = 0
-    """Batches of which an observation is not in the recording: it came another way, or was lost."""
+    """Number of batches with an observation that is not in the recording, because it came another way or was lost."""
     skipped: int = 0
-    """Batches that cannot run here: on an engine elsewhere, or without a snapshot before them."""
+    """Number of batches that cannot run here, because their engine is elsewhere or no snapshot precedes them."""
     notes: list[str] = field(default_factory=list)
     different: list[tuple[RequestId, EngineReply]] = field(default_factory=list)
-    """The first rows with other bytes, and what they are now."""
+    """First rows with other bytes, and their replies now."""
 
     def say(self, note: str) -> None:
         if note not in self.notes and len(self.notes) < MOST_TOLD:
@@ -66,7 +66,7 @@ class Inferred:
 
 
 class Inference:
-    """One chain of a server, record by record, with the observations as they lie between its pages."""
+    """Repeated inference of one chain of a server, record by record, with the observations between its pages."""
 
     def __init__(
         self,
@@ -76,19 +76,19 @@ class Inference:
         *,
         alone: bool = True,
     ) -> None:
-        """make: the engine of what a chain was `made_of`; raises `RfmError`. observations: those that came before the page, at
-        least. alone: each row runs by itself, too."""
+        """Prepare the inference. make: returns the engine for a chain's `made_of`, or raises `RfmError`. observations: at least
+        those before the page. alone: each row also runs by itself."""
         self.result = Inferred(writer)
         self._observations = observations
         self._make, self._alone = make, alone
         self._replay: ServerReplay | None = None
         self._running: Running | None = None
         self._given: dict[RequestId, Mapping[str, Any]] = {}
-        """Records of requests that wait."""
+        """Records of waiting requests."""
         self._batches: dict[int, tuple[Work, list[InferenceRequest]]] = {}
         self._replies: dict[int, list[Mapping[str, Any]]] = {}
         self._rows: Rows | None = None
-        """None: whole batches run."""
+        """State of step-by-step rows; None while whole batches run."""
 
     def feed(self, record: Mapping[str, Any]) -> None:
         kind = record.get("kind")
@@ -102,7 +102,7 @@ class Inference:
             self._decided(record, self._replay)
 
     def gap(self) -> None:
-        """Records are missing here: the next snapshot begins anew."""
+        """Discard the state at a gap in the records; the next snapshot restores it."""
         self._replay = None
         self._batches, self._replies = {}, {}
         if self._rows is not None:
@@ -139,7 +139,7 @@ class Inference:
     def _decided(self, record: Mapping[str, Any], replay: ServerReplay) -> None:
         try:
             replay.feed(record)
-        except Exception as error:  # `rfm replay` says more of it
+        except Exception as error:  # `rfm replay` describes it in detail
             self.result.say(f"record {record.get('n')} cannot be replayed: {error}")
             self.gap()
             return
@@ -154,7 +154,7 @@ class Inference:
             self._replied(record)
 
     def _rows_of(self, replay: ServerReplay, *, in_flight: bool) -> None:
-        """Whether rows go on one by one now. in_flight: those that do have begun before anything is known."""
+        """Update whether rows go on one by one. in_flight: their present rows began before the first known record."""
         flight = replay.brain.lanes[0].view.flight if replay.brain is not None else None
         if flight is None or not isinstance(self._running, StepRunning):
             self._rows = None
@@ -187,7 +187,7 @@ class Inference:
             self._batches[work.number] = work, known
 
     def _row(self, request: InferenceRequest) -> InferenceRequest | None:
-        """As the engine saw it; None: that is not in the recording."""
+        """Return a request as the engine received it; None if its observation is not in the recording."""
         given, observation = self._given.pop(request.id, None), self._observations.take(request.id)
         if given is None or observation is None or not _is(observation, given) or self._running is None:
             return None
@@ -250,14 +250,14 @@ def _apart(one: EngineReply | None, other: EngineReply) -> float:
 
 
 def _last_bit(row: InferenceRequest, alone: EngineReply, running: Running) -> float:
-    """How far the last bits of its state, each up or down by a draw, move a row that runs alone."""
+    """Return the effect of the state's last bits, each moved up or down by a draw, on a row that runs alone."""
     ups = np.random.default_rng(0).choice(np.asarray([-np.inf, np.inf], np.float32), (NUM_DRAWS, *row.state.shape))
     replies = [running.run([replace(row, state=np.nextafter(row.state, up))], 0)[0] for up in ups]
     return max((_apart(reply, alone) for reply in replies if reply is not None), default=0.0)
 
 
 def said(answer: EngineReply) -> Any:
-    """What a recording has of an answer."""
+    """Return the recorded form of a reply."""
     if answer.chunk_robot.size or not (answer.text or answer.verdict):
         return digest_of(answer.chunk_model, answer.chunk_robot)
     return answer.verdict, answer.text
@@ -268,7 +268,7 @@ def recorded(reply: Mapping[str, Any]) -> Any:
 
 
 def _is(observation: ObservationRequest, given: Mapping[str, Any]) -> bool:
-    """What the server says that it got."""
+    """Return whether an observation is the one that the server recorded."""
     pictures = {image.camera: codec.digest(image.data) for image in observation.images}
     return inputs_of(observation) == given["inputs"] and pictures == {
         camera: image["sha256"] for camera, image in given["images"].items()

@@ -1,4 +1,4 @@
-"""What a server decides, on its way into a journal: noted under the server's lock, written later and by another thread."""
+"""Transfer of a server's decisions into a journal: noted under the server's lock, written later by another thread."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
 from ros2_rfm_serving.server import ModelServer, ServerBrain
 
 NO_MODEL = None
-"""In place of a brain: nothing decides, and nothing is to be decided again."""
+"""Placeholder for a brain without a model, which makes no decisions to replay."""
 URGENT = frozenset({"open_session", "close_session", "take_new", "resize", "reconfigure", "collect_sessions"})
-"""Calls that somebody will ask about."""
+"""Calls after which a page is sent at once."""
 MAX_NOTES = 20_000
-"""That wait to be written: what comes when nobody has come for these goes by, and a chain begins anew."""
+"""Largest number of waiting notes; beyond it notes are dropped, and another chain begins."""
 MAX_IMAGE_BYTES = 512 * 1024 * 1024
-"""Of the images in them, decoded ones too: requests keep theirs until they are written."""
+"""Largest size of the images in waiting notes, decoded ones included: requests keep theirs until they are written."""
 
 
 class ServerJournal:
-    """Of one thread, but for the notes, which come from any. While nobody listens the server works as if this were not here."""
+    """Event log of a server, for one thread; only the notes come from any thread. Without subscribers it does not affect the
+    server."""
 
     def __init__(self, journal: Journal, clock: Callable[[], float]) -> None:
         self._journal, self._clock = journal, clock
         self._server: ModelServer | None = None
         self._engine: Mapping[str, Any] = {}
         self._counts: Counter[str] = Counter()
-        """Of the server's `refused`, as far as they are noted."""
+        """Recorded part of the server's `refused`."""
         self._notes: list[Note] = []
         self._taken: list[Note] = []
         self._kept_bytes = self._written_bytes = 0
-        """Of images in notes, so far: the one counts under the server's lock, the other on the journal's thread."""
+        """Sizes of images in notes so far: the first counts under the server's lock, the second on the journal's thread."""
         self._witnesses = self._overrun = False
         self._copy = b""
         journal.describes(begin=lambda: {"made_of": self._made_of()}, snapshot=lambda: {"brain": self._whole()})
 
     def follow(self, server: ModelServer | None, engine: Mapping[str, Any]) -> None:
-        """Another one from the next chain on; None: none. engine: what it takes to build the same one again, for JSON."""
+        """Record another server from the next chain on; None stops. engine: description for its reconstruction, for JSON."""
         self._leave()
         self._server, self._engine = server, engine
 
     def write(self) -> None:
-        """What was decided since the last time. Before whatever else is noted, and before a page goes out."""
+        """Write the decisions since the last call. Call it before any other record, and before a page is sent."""
         if self._journal.on:
-            number = len(self._notes)  # more may come meanwhile
+            number = len(self._notes)  # more notes may come meanwhile
             notes, self._notes[:number] = self._notes[:number], []
             self._note(notes)
             self._note_counts()
@@ -58,16 +59,16 @@ class ServerJournal:
             self._leave()
 
     def _keep(self, note: Note) -> None:
-        """The server's lock is held."""
+        """Keep a note, while the server's lock is held."""
         kept_bytes = self._kept_bytes + image_bytes(note)
         fits = len(self._notes) < MAX_NOTES and kept_bytes - self._written_bytes <= MAX_IMAGE_BYTES
-        self._overrun |= not fits  # what comes after one that is missing cannot be decided again
+        self._overrun |= not fits  # decisions after a missing one cannot be replayed
         if not self._overrun:
             self._kept_bytes = kept_bytes
             self._notes.append(note)
 
     def _note_counts(self) -> None:
-        """What went wrong outside of the brain: engines, and what could not be read."""
+        """Record counted problems outside of the brain: of engines, and of unreadable requests."""
         if self._server is None or not (more := Counter(self._server.refused) - self._counts):
             return
         self._counts += more
@@ -95,7 +96,7 @@ class ServerJournal:
         return {"config": config, "contract": contract, "engine": dict(self._engine)}
 
     def _whole(self) -> Any:
-        """What was decided before comes before it in the chain, all that follows behind it."""
+        """Return the whole state. Earlier decisions precede it in the chain, and later ones follow it."""
         if self._server is None:
             return NO_MODEL
         self._server.witness(self._photograph)
@@ -103,11 +104,11 @@ class ServerJournal:
         self._note(notes)
         try:
             return written(copy)
-        except TypeError as error:  # of a policy that somebody else has written
+        except TypeError as error:  # raised for a foreign policy
             return {UNRECORDED: str(error)}
 
     def _photograph(self, brain: ServerBrain) -> ServerBrain:
-        """The server's lock is held."""
+        """Copy the brain and begin to record it, while the server's lock is held."""
         plain = unwitnessed(brain) if self._witnesses else brain
         self._copy = copied(plain)
         self._taken, self._notes = self._notes, []
@@ -117,6 +118,6 @@ class ServerJournal:
         return witnessed(plain, self._clock, self._keep)
 
     def _padded(self, tier: int, rows: int) -> int:
-        """Engines that are compiled for some sizes say so."""
+        """Return the number of rows that the engine computes; engines compiled for some sizes report it."""
         padded = getattr(self._server.engine(tier), "padded", None) if self._server else None
         return int(padded(rows)) if padded else rows

@@ -1,13 +1,13 @@
-"""A server's decision core as plain JSON, and back: objects with their attributes, for chains of format 1.
+"""Codec between a server's decision core and plain JSON: objects with their attributes, for chains of format 1.
 
-This goes once servers have events and snapshots that name what they keep, as robots have. `codec.py` has the values of format 2;
-arrays, bytes and numbers are written alike. What is written otherwise:
+It will be removed once servers have events and explicit snapshots, as robots have. `codec.py` has the values of format 2; both
+write arrays, bytes and numbers alike. The differences are:
 
     {"~": "types.messages:RequestId", "robot": "push_1", ...}     an object of one of `ROOMS`; an enumeration's member has "member"
     {"~": "list" / "deque" / "set" / "frozenset" / "Counter" / "dict" / "defaultdict", "items": [...]}
     {"~": "method" / "function" / "partial" / "Random", ...}
 
-`whole` keeps that two attributes are one object: the first place has "@", a number, every further one is {"~": "@", "@": number}.
+`whole` preserves shared objects: the first place has "@", a number, every further one is {"~": "@", "@": number}.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ from ros2_rfm_serving.errors import RfmError
 
 PACKAGE = "ros2_rfm_serving."
 ROOMS = ("types", "server", "dispatch", "profiles", "factory", "engines.base")
-"""Rooms whose classes and functions may be named in a recording."""
+"""Packages whose classes and functions may be named in a recording."""
 CONTAINERS: dict[str, type] = {kind.__name__: kind for kind in (list, deque, set, frozenset)}
 MAPS: dict[str, type] = {kind.__name__: kind for kind in (dict, Counter, defaultdict)}
 FACTORIES = {"int": int, "float": float, "list": list, "dict": dict}
-"""Factories of defaultdicts, beside classes of ours."""
+"""Factories of defaultdicts, beside classes of this package."""
 
 
 def plain(value: object) -> Any:
-    """A value, for JSON. Raises: `TypeError` for what is none of the brain's."""
+    """Return a value for JSON. Raises: `TypeError` for a value that is not part of a core."""
     return _VALUES.plain(value)
 
 
 def whole(value: object) -> Any:
-    """A value and all that it holds, each object once. Raises: `TypeError`."""
+    """Return a value and its contents, each object once. Raises: `TypeError` for a value that is not part of a core."""
     return _Writing(shared=True).plain(value)
 
 
 def value(found: Any, blob: Callable[[str], bytes | None] = lambda digest: None) -> Any:
-    """What `plain` or `whole` was given. `blob`: the bytes with this SHA-256, in hex; None: they are not there, and stand as empty.
+    """Return the value that `plain` or `whole` was given. `blob`: returns bytes by SHA-256 (hexadecimal), or None if they are
+    missing; then they are empty.
 
-    Raises: `RfmError` for what neither of them writes.
+    Raises: `RfmError` for content that neither function writes.
     """
     try:
         return _Reading(blob).value(found)
@@ -67,7 +68,7 @@ class _Writing:
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared
         self._seen: dict[int, tuple[int, object]] = {}
-        """id -> its number, and the object, which lives as long as its id has to mean it."""
+        """id -> number of the object, and the object, which lives as long as its id is in use."""
 
     def plain(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, str):
@@ -104,7 +105,7 @@ class _Writing:
         if kind.__name__ in CONTAINERS and kind is CONTAINERS[kind.__name__]:
             more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
             items = [self.plain(one) for one in value]
-            unordered = kind in (set, frozenset)  # their order is another one in each process
+            unordered = kind in (set, frozenset)  # each process iterates in another order
             return {"~": kind.__name__, "items": sorted(items, key=codec.order) if unordered else items, **more}
         if kind.__name__ in MAPS and kind is MAPS[kind.__name__]:
             more = {"of": _factory(value.default_factory)} if isinstance(value, defaultdict) else {}
@@ -129,7 +130,7 @@ class _Writing:
 
 
 _VALUES = _Writing(shared=False)
-"""It remembers nothing from one value to the next."""
+"""Encoder without memory between values."""
 
 
 class _Reading:
@@ -232,7 +233,7 @@ _KNOWN = frozenset({"float", "scalar", "bytes", "method", "function", "partial",
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """What an object consists of. Raises: `TypeError` for one that hides it."""
+    """Return the attributes of an object. Raises: `TypeError` for an object that hides them."""
     if isinstance(value, tuple):
         return dict(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]
     found = dict(getattr(value, "__dict__", {}))
@@ -245,7 +246,7 @@ def attributes(value: Any) -> dict[str, Any]:
 
 
 def check_attributes(kind: type, names: Set[str]) -> None:
-    """Raises: `ValueError` when an object of this class, as this version has it, consists of others."""
+    """Check the names of recorded attributes. Raises: `ValueError` when this version's class has others."""
     known = _assigned(kind)
     if names != known:
         has = f"has {', '.join(sorted(names - known))}, which this version has not" if names - known else ""
@@ -255,7 +256,7 @@ def check_attributes(kind: type, names: Set[str]) -> None:
 
 @functools.cache
 def _assigned(kind: type) -> frozenset[str]:
-    """Names of all attributes that its methods ever give it: our classes have no others."""
+    """Return the names of all attributes that a class's methods assign; classes of this package have no others."""
     if dataclasses.is_dataclass(kind):
         return frozenset(field.name for field in dataclasses.fields(kind))
     found: set[str] = set()
@@ -270,7 +271,7 @@ def _is_own(node: ast.Attribute) -> bool:
 
 
 def _name(thing: type | types.FunctionType) -> str:
-    """Raises: `TypeError` when it is of no room whose things are recorded."""
+    """Return the recorded name of a class or function. Raises: `TypeError` when its package is not in `ROOMS`."""
     module = thing.__module__.removeprefix(PACKAGE)
     if not thing.__module__.startswith(PACKAGE) or not _in_rooms(module) or "<" in thing.__qualname__:
         raise TypeError(f"{thing.__module__}.{thing.__qualname__} cannot be recorded")

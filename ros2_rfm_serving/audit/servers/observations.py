@@ -1,4 +1,4 @@
-"""Observations of a recording, as a server got them."""
+"""Recorded observations, in the form in which a server received them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest, RequestId
 
 Key = tuple[str, str, int]
-"""Robot, component, session's epoch"""
+"""Robot, component, epoch of the session."""
 
 
 def observation_of(message: Any) -> ObservationRequest:
-    """From an `Observation` as `Bag.read` gives it. Raises: `AttributeError`, `ValueError` for what is none."""
+    """Return the request in an `Observation` from `Bag.read`. Raises: `AttributeError`, `ValueError` for another message."""
     images = tuple(
         EncodedImage(camera=image.header.frame_id, format=image.format, data=np.asarray(image.data, np.uint8).tobytes())
         for image in message.images
@@ -50,11 +50,11 @@ def key_of(request: RequestId) -> Key:
 
 
 MOST_WAITING = 16
-"""Of one session, whose newest takes the place of all others."""
+"""Largest number of waiting observations of one session, whose newest replaces all others."""
 
 
 class Observations:
-    """Those of which no batch has come yet, by session. What a later one of the same session has overtaken goes."""
+    """Observations by session that wait for their batch. Later ones of the same session replace them."""
 
     def __init__(self) -> None:
         self._of: dict[Key, dict[int, ObservationRequest]] = {}
@@ -66,7 +66,7 @@ class Observations:
             del waiting[next(iter(waiting))]
 
     def take(self, request: RequestId) -> ObservationRequest | None:
-        """None: it was not recorded."""
+        """Return and remove the observation of a request, with the older ones; None if it was not recorded."""
         waiting = self._of.get(key_of(request), {})
         found = waiting.get(request.sequence)
         for sequence in [sequence for sequence in waiting if sequence <= request.sequence]:

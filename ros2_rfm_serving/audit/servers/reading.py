@@ -1,4 +1,4 @@
-"""Records of a server as calls of a brain, and the brain as it stood in a snapshot."""
+"""Conversion of a server's records into calls of its brain."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ros2_rfm_serving.types import (
 )
 
 Call = tuple[str, tuple[Any, ...]]
-"""What is called, and with what"""
+"""Name and arguments of a call."""
 Works = Mapping[int, Work]
-"""Under way, by number"""
+"""Batches in progress, by number."""
 
 
 def call_of(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call | None:
-    """None: a record that is no decision. Raises: `RfmError` for one that cannot be read."""
+    """Return the call in a record; None for a record without a decision. Raises: `RfmError` for an unreadable one."""
     read = READ.get(record.get("kind", ""))
     if read is None:
         return None
@@ -97,13 +97,13 @@ def _reply(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
 
 
 def _execution_horizon(record: Mapping[str, Any], horizon: Horizon, confidence: Any) -> int:
-    """Decided once more by the policy, from the confidence that was recorded. What another server said, or nobody could, stands."""
+    """Return the policy's decision from the recorded confidence. A horizon from another server or without confidence is kept."""
     recorded: int = record["execution_horizon"]
     if record["by"] == "engine" or (record["by"] == "updates" and not confidence.size):
         return recorded
     if not horizon.policy:
         return 0
-    with contextlib.suppress(Exception):  # a policy may be foreign code: the server served on without it, too
+    with contextlib.suppress(Exception):  # a policy may be foreign code; the server also went on without it
         return min(operator.index(policy(horizon.policy).rows(confidence, horizon)), int(record["chunk_rows"]))
     return recorded
 

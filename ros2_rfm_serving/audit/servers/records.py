@@ -1,4 +1,4 @@
-"""Notes of a server's decisions as records (docs/audit.md). Nothing of it is done while the server's lock is held."""
+"""Conversion of notes of a server's decisions into records (docs/audit.md), outside of the server's lock."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ros2_rfm_serving.types import (
 
 CALL, REQUEST, BATCH, REPLY = "call", "request", "batch", "reply"
 COUNT = "count"
-"""What others counted in the server's name: no decision of its brain."""
+"""Call for problems that were counted outside of the brain, which made no decision there."""
 KINDS = {"deposit": REQUEST, "unfit": REQUEST, "admitted": REQUEST, "begin": BATCH, "reply": REPLY}
-"""Of what is no mere `call`."""
+"""Kinds of the records that are not a mere `call`."""
 ARGS: dict[str, tuple[str, ...]] = {
     "open_session": ("request",),
     "close_session": ("robot", "component", "epoch"),
@@ -47,11 +47,11 @@ ARGS: dict[str, tuple[str, ...]] = {
     "refetches": ("now_s",),
     "snapshot": ("now_s",),
 }
-"""Names of the arguments of what is written as a `call`."""
+"""Names of the arguments of calls that are recorded as `call`."""
 
 
 def image_bytes(note: Note) -> int:
-    """What the images hold that it brings: a request's, as they travelled and decoded."""
+    """Return the size of the images that a note keeps: those of a request, encoded and decoded."""
     if note.do != "deposit":
         return 0
     request, observation, _ = note.args
@@ -65,7 +65,7 @@ def kind_of(note: Note) -> str:
 
 
 def body_of(note: Note, padded: Callable[[int, int], int] = lambda tier, rows: rows) -> dict[str, Any]:
-    """`padded`: (tier, rows) -> rows that its engine computes for a batch of so many."""
+    """Return the body of a note's record. `padded`: (tier, rows) -> rows that its engine computes for such a batch."""
     kind = kind_of(note)
     if kind == REQUEST:
         return _request(note)
@@ -143,12 +143,12 @@ def _image(data: bytes | memoryview) -> dict[str, Any]:
 
 
 def noise_of(request: RequestId) -> list[int]:
-    """What its noise is drawn from, together with the model's seed (`engines/flow/sampling.py`)."""
+    """Return the seed of a request's noise, beside the model's seed (`engines/flow/sampling.py`)."""
     return [zlib.crc32(f"{request.robot}/{request.component}".encode()), request.episode, request.sequence]
 
 
 def inputs_of(observation: ObservationRequest) -> str:
-    """Digest of what the model is given beside images and words."""
+    """Return the digest of the model's inputs beside images and text."""
     return digest_of(observation.state, observation.prefix_model, observation.prefix_robot)
 
 

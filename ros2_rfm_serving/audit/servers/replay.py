@@ -1,4 +1,4 @@
-"""A server decides once more."""
+"""Replay of a server's decisions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ServerBrain, Work
 
 NOT_DECIDED = frozenset({"images", "inputs", "padded", "chunk", "chunk_rows", "updates", "by"})
-"""What the records have from arrays and engines, which no brain holds; `rfm replay --infer` looks at them."""
+"""Keys of records from arrays and engines, which a brain does not hold; `rfm replay --infer` checks them."""
 UNDECIDED = "it would not be decided at all"
 
 
 class ServerReplay:
-    """See `audit.replay.Replayer`."""
+    """Implementation of `audit.replay.Replayer` for servers."""
 
     def __init__(self) -> None:
         self.brain: ServerBrain | None = None
-        """None: no model was loaded."""
+        """Restored core; None without a model."""
         self._works: dict[int, Work] = {}
-        """By number."""
+        """Batches in progress by number."""
         self._notes: list[Note] = []
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class ServerReplay:
         return {"brain": None if self.brain is None else written(copied(self.brain))}
 
     def work(self, number: int) -> Work:
-        """One that has begun. Raises: `KeyError`."""
+        """Return a batch in progress. Raises: `KeyError` when there is none with this number."""
         return self._works[number]
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -59,12 +59,12 @@ class ServerReplay:
         return answers
 
     def _decided(self, call: Call, brain: ServerBrain) -> Mapping[str, Any]:
-        """As it would be recorded. Raises: what the brain does where the record is none that it could have made."""
+        """Return the decision in its recorded form. Raises: the brain's errors for a record that it cannot have written."""
         do, args = call
-        with contextlib.suppress(RfmError):  # it is in the note
+        with contextlib.suppress(RfmError):  # the note has the error
             getattr(witnessed(brain, lambda: 0.0, self._notes.append), do)(*args)
         brain.mishaps.clear()
-        if not self._notes:  # it was refused then, and is not now
+        if not self._notes:  # it was refused in the recording, and is not refused now
             return {"refused": UNDECIDED}
         note = self._notes.pop()
         if do == "begin" and note.gave:

@@ -1,4 +1,4 @@
-"""The batches of a recording, run again: pages and observations as they lie in it."""
+"""Repeated inference of a recording's batches, with its pages and observations in order."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ CHUNK = "rfm_serving/msg/ActionChunk"
 
 
 class Rerun:
-    """Every server's chains. `results`: as far as it has come."""
+    """Repeated inference of all servers' chains. `results`: results so far."""
 
     def __init__(self, bag: Bag, models: Path | None = None, *, alone: bool = True) -> None:
         self._bag, self._models, self._alone = bag, models, alone
         self._engines: dict[bytes, Engine] = {}
-        """Of chains that had the same one."""
+        """Engines by description, shared by chains with the same one."""
         self._observations = Observations()
         self._chains: dict[tuple[str, int], Inference] = {}
         self._next: dict[tuple[str, int], int] = {}
 
     @property
     def results(self) -> list[Inferred]:
-        """Of chains that have something."""
+        """Return the results of chains with content."""
         results = [chain.result for chain in self._chains.values()]
         return [one for one in results if one.batches or one.skipped or one.unrecorded or one.notes]
 
     @property
     def num_batches(self) -> int:
-        """Batches that have run so far, of all chains."""
+        """Return the number of batches that have run so far, of all chains."""
         return sum(chain.result.batches for chain in self._chains.values())
 
     def run(self) -> Iterator[None]:
-        """A step per message. Afterwards every difference has a size, where the chunk itself was recorded."""
+        """Process the recording, one message per step. Afterwards differences have a size, where the chunk itself was recorded."""
         for message in self._bag.messages(PAGE, OBSERVATION):
             if message.type == PAGE:
                 self._page(message.data)
@@ -81,7 +81,7 @@ class Rerun:
             chain.gap()
 
     def _engine(self, made_of: Mapping[str, Any]) -> Engine:
-        """Raises: `RfmError`."""
+        """Return the engine for a chain. Raises: `RfmError` when it cannot be built."""
         parts = made_of["engine"], made_of["contract"], made_of["config"]["batch_size"]
         key = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
         if key not in self._engines:
@@ -94,7 +94,7 @@ class Rerun:
                 result.say(difference)
 
     def _measure(self) -> None:
-        """How far today's chunks are from those that robots got."""
+        """Measure the differences of today's chunks from those that robots received."""
         wanted = {request: (result, answer.chunk_model) for result in self.results for request, answer in result.different}
         for message in self._bag.messages(CHUNK) if wanted else ():
             chunk = self._bag.read(message)
@@ -103,7 +103,7 @@ class Rerun:
 
 
 def measure(result: Inferred, now: Array, sent: Any) -> None:
-    """How far a chunk of today is from the one that was sent, a `Tensor`; either may be none."""
+    """Measure the difference of today's chunk from the sent one, a `Tensor`; either may be empty."""
     try:
         then = tensor_of(sent)
     except ValueError as error:

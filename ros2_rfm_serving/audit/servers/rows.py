@@ -1,4 +1,4 @@
-"""Rows of a recording that went on one solver step at a time: on the engine again, in the company that they had."""
+"""Repeated inference of recorded rows that advanced one solver step at a time, in their recorded composition."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Answered = tuple[InferenceRequest, EngineReply | None]
 
 
 class Rows:
-    """Of one chain, since a snapshot. Rows that the recording lacks are left out, and whoever was with one of them is not
-    `answered`: other company rounds otherwise."""
+    """Rows of one chain, since a snapshot. Rows that the recording lacks are left out, and a row that ran together with one of them
+    is not `answered`, because another composition rounds differently."""
 
     def __init__(self, running: StepRunning, in_flight: Collection[int]) -> None:
-        """in_flight: those whose beginning is not known."""
+        """Begin with rows in flight, whose requests are unknown."""
         self._running = running
         self._requests: dict[int, InferenceRequest] = {}
         self._new: set[int] = set()
@@ -23,7 +23,7 @@ class Rows:
         self._answers: dict[int, EngineReply | None] = {}
 
     def begun(self, number: int, request: InferenceRequest | None) -> None:
-        """None: it is not in the recording."""
+        """Add a row. request: None if it is not in the recording."""
         self._new.add(number)
         if request is None:
             self._unknown.add(number)
@@ -46,14 +46,14 @@ class Rows:
             self._answers |= self._running.turn(going, 0)
 
     def answered(self, number: int) -> Answered | None:
-        """What it is answered now, told once; None: it cannot be known."""
+        """Return the request and today's reply of a row, once; None if it cannot be known."""
         request, answer = self._requests.get(number), self._answers.pop(number, None)
         is_known = request is not None and number not in self._unknown
         self._forget([number])
         return (request, answer) if request is not None and is_known else None
 
     def end(self) -> None:
-        """Nothing is left on the engine."""
+        """Remove all rows from the engine."""
         self._running.leave(list(self._requests))
 
     def _shared(self, numbers: Collection[int]) -> None:

@@ -1,4 +1,4 @@
-"""All that a server's brain holds, at one instant. Who asks holds the server's lock for the time that a copy in memory takes."""
+"""State of a server's brain at one instant; the server's lock is held only for a copy in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ros2_rfm_serving.server.tiers import Lane
 from ros2_rfm_serving.types import InferenceRequest
 
 UNRECORDED = "unrecorded"
-"""In place of a brain: why there is none in the recording."""
+"""Key of the reason why the recording has no brain."""
 
 
 def copied(brain: ServerBrain) -> bytes:
-    """For `written`: of no use to anybody else. Raises: whatever a policy does that cannot be copied."""
+    """Return a copy for `written` alone. Raises: any error of a policy that cannot be copied."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = {**copyreg.dispatch_table, InferenceRequest: _of_request, Lane: _of_lane, Sessions: _of_sessions}
@@ -28,7 +28,7 @@ def copied(brain: ServerBrain) -> bytes:
 
 
 def written(copy: bytes) -> Any:
-    """A copy that was made in this process, as `objects.py` writes it. Raises: `TypeError` for a policy that is not ours."""
+    """Return a copy that was made in this process, in the form of `objects.py`. Raises: `TypeError` for a foreign policy."""
     return objects.whole(pickle.loads(copy))
 
 
@@ -39,12 +39,12 @@ def _of_request(request: InferenceRequest) -> Any:
 
 
 def _of_lane(lane: Lane) -> Any:
-    """Without its engine."""
+    """Return the reduced lane without its engine."""
     return _object(Lane, {**vars(lane), "engine": None, "running": None})
 
 
 def _of_sessions(sessions: Sessions) -> Any:
-    """Without those that have ended and of which engines are not told yet."""
+    """Return the reduced sessions without ended ones that were not yet reported to engines."""
     return _object(Sessions, {**vars(sessions), "_ended": []})
 
 

@@ -1,4 +1,4 @@
-"""Every decision of a server, in the order in which they were made, as what it was given and what it gave."""
+"""Call recorder of a server: every decision in order, with its arguments and its result."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ DECISIONS = (
     "reply",
     "snapshot",
 )
-"""Calls of a `ServerBrain` that change it, or that somebody will ask about."""
+"""Calls of a `ServerBrain` that change it, or that matter for later questions."""
 REFUSALS = ("admitted",)
-"""Calls that are noted only when they refuse: else they change nothing."""
+"""Calls that are noted only when they refuse, because otherwise they change nothing."""
 
 
 class Note(NamedTuple):
-    """One decision. What it holds does not change any more, so that it can be written later and elsewhere."""
+    """One decision. Its contents do not change any more, so that another thread can write it later."""
 
     t: float
-    """When it had been made, by the writer's clock."""
+    """Time after the decision by the writer's clock."""
     do: str
     args: tuple[Any, ...]
     gave: Any
-    """The result, or the `RfmError` that it raised."""
+    """Result of the call, or the `RfmError` that it raised."""
     look_again_s: float
 
 
 class Witness:
-    """Stands where a brain stood, and passes all on to it. Its calls are made one at a time, so its notes are in their order."""
+    """Proxy of a brain that notes its calls. Calls are made one at a time, so that the notes are in order."""
 
     def __init__(self, brain: ServerBrain, clock: Callable[[], float], note: Callable[[Note], None]) -> None:
         self.brain, self._clock, self._note = brain, clock, note
