@@ -1,10 +1,10 @@
-"""Why a robot did what it did at a moment, out of the audit log.
+"""Explanation of a robot's behaviour at a moment, from the audit log.
 
-explanation.py  nouns: an explanation is a list of parts, each with words for people and facts for machines
-moments.py      which control period is meant
-behind.py       what a control period's command hangs on: its request, its chunk, and since when it is so
-robot_parts.py  what the robot knew, asked, was answered and did
-server_parts.py what the server did with the request
-fleet_parts.py  what people said, and whose schedule was followed
-explain.py      all of it, for one moment
+explanation.py  data types: an explanation is a list of parts, each with text for people and facts for programs
+moments.py      the control period of a requested time
+behind.py       provenance of a control period's command: its request, its chunk, and the time since when it holds
+robot_parts.py  inputs, requests, replies and actions of the robot
+server_parts.py processing of the request on the server
+fleet_parts.py  commands of operators, and the active schedule
+explain.py      all parts for one moment
 """

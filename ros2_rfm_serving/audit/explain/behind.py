@@ -1,4 +1,4 @@
-"""What a control period's command hangs on."""
+"""Provenance of a control period's command."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ NONE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A control period of a robot, and where to find what led to it."""
+    """Control period of a robot with access to its causes."""
 
     log: AuditLog
     robot: str
     at_s: float
-    """ROS time that was asked about."""
+    """Requested ROS time."""
     tick: Entry
-    """The last control period up to then."""
+    """Last control period up to then."""
     fate: Fate
-    """What is known of the robot's process at `at_s`."""
+    """State of the robot's process at `at_s`."""
     why: Mapping[str, Any]
     key: Key | None
-    """Of the request whose chunk is executed; without one, of the last request of System 1; None: none is known."""
+    """Key of the request whose chunk is executed, or else of the last System 1 request; None if unknown."""
     sent: Entry | None
-    """The control period that sent it."""
+    """Control period that sent the request."""
     request: Mapping[str, Any]
     answered: Entry | None
-    """When its answer came."""
+    """Event with its reply."""
 
     @property
     def executes(self) -> bool:
@@ -41,7 +41,7 @@ class Moment:
 
     @property
     def server(self) -> str:
-        """Empty: nobody was asked."""
+        """Return the server of the request; empty without a request."""
         return str(mapping(self.why.get("chunk")).get("server") or self.request.get("server") or "")
 
     @property
@@ -49,16 +49,16 @@ class Moment:
         return reply_of(self.answered) if self.answered else NONE
 
     def own(self, entry: Entry) -> bool:
-        """Whether the process of this control period wrote it, and not one of the same name before or after it."""
+        """Return whether the process of this control period wrote an entry, and not an earlier or later one of the same name."""
         return self.log.process_of(entry) == self.log.process_of(self.tick)
 
     def missing(self, since_s: float) -> int:
-        """Return how many records of the robot are missing from then until this control period."""
+        """Return the number of the robot's missing records from a time until this control period."""
         runs = [run for run in self.log.runs.get(ROBOT + self.robot, ()) if run.process == self.log.process_of(self.tick)]
         return sum(run.missing(since_s, self.tick.stamp_s) for run in runs)
 
     def of_server(self, kind: str) -> Entry | None:
-        """What the server says about the request, or about the batch that it was in."""
+        """Return the server's record about the request, or about its batch."""
         return self.log.about(SERVER + self.server, kind, self.key) if self.key else None
 
 
@@ -68,7 +68,7 @@ def moment(log: AuditLog, robot: str, tick: Entry, at_s: float) -> Moment:
     sent, request = log.requests.get(key, (None, NONE)) if key else (None, NONE)
     answered = log.replies.get(key) if key else None
     if answered is not None and answered.stamp_s > tick.stamp_s:
-        answered = None  # not yet
+        answered = None  # it had not yet arrived
     return Moment(
         log=log,
         robot=robot,
@@ -84,7 +84,8 @@ def moment(log: AuditLog, robot: str, tick: Entry, at_s: float) -> Moment:
 
 
 def since(found: Moment) -> tuple[float, int]:
-    """ROS time since when the same reason has held without a break, as far as it was recorded, and how many control periods."""
+    """Return the ROS time since when the same reason has held continuously, as far as it was recorded, and the number of control
+    periods."""
     same, begin = 0, found.tick
     for one in reversed(found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "tick")):
         if is_between(one):
@@ -96,7 +97,7 @@ def since(found: Moment) -> tuple[float, int]:
 
 
 def is_between(tick: Entry) -> bool:
-    """Somebody looked, but it was not time for a command."""
+    """Return whether a tick came between two control periods, so that no command was due."""
     why = mapping(tick.body.get("why"))
     return why.get("by") == "nothing" and why.get("reason") == "no control period yet"
 

@@ -1,4 +1,4 @@
-"""One moment of one robot, explained."""
+"""Explanation of one moment of one robot."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from ros2_rfm_serving.errors import RfmError
 
 LOOKS_ON_S = 2.0
 YOUNG_S = 0.5
-"""A control period that is younger speaks for its moment, where nothing else is certain: its page is the last of the recording."""
+"""Largest age at which a control period describes a moment without other evidence, because its page is the recording's last one."""
 PARTS = (state_part, sensors_part, request_part, network_part, server_part, model_part, chunk_part, command_part, events_part)
 
 
 def window(at_s: float) -> tuple[float, float]:
-    """What `AuditLog` has to keep for it."""
+    """Return the time window that `AuditLog` must keep for an explanation."""
     return at_s - LOOKS_BACK_S, at_s + LOOKS_ON_S
 
 
 def explain(log: AuditLog, robot: str, at_s: float) -> Explanation:
-    """at_s: ROS time. Raises: `ConfigurationError`: nothing is known of that robot then."""
+    """Return the explanation. at_s: ROS time. Raises: `ConfigurationError` when no records of that robot are near."""
     found = moment(log, robot, period_at(log, robot, at_s), at_s)
     parts = [_read(part, found) for part in (*PARTS, people_part, schedule_part, processes_part)]
     return Explanation(
@@ -47,7 +47,7 @@ def explain(log: AuditLog, robot: str, at_s: float) -> Explanation:
 
 
 def _read(part: Callable[[Moment], Part | None], found: Moment) -> Part | None:
-    """Records may have been written by anybody: one that is none costs its part alone."""
+    """Return a part; malformed records, which any process may have written, replace only this part by a message."""
     try:
         return part(found)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RfmError) as error:
@@ -57,7 +57,7 @@ def _read(part: Callable[[Moment], Part | None], found: Moment) -> Part | None:
 
 def _headline(found: Moment) -> str:
     fate, after_s = found.fate, found.tick.stamp_s - found.at_s
-    if after_s > MEANT_S:  # of the moment itself and before it none is known
+    if after_s > MEANT_S:  # all recorded periods are later
         return f"{fate.text}; the next control period that is recorded, {duration(after_s)} after, {_did(found)}"
     if fate.presence is not Presence.RUNNING and (fate.certain or -after_s > YOUNG_S):
         return f"{fate.text}; its last control period {_did(found)}"

@@ -1,4 +1,4 @@
-"""An explanation, as data: the same for a terminal, a page and a program."""
+"""Data types of explanations, the same for terminals, pages and programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Shown(NamedTuple):
-    """An image that a decision followed from."""
+    """Image that was an input of a decision."""
 
     camera: str
     sha256: str
@@ -24,7 +24,7 @@ class Part:
     lines: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     known: bool = True
-    """False: it was not recorded, and `lines` say so."""
+    """Whether it was recorded; otherwise `lines` report its absence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +44,10 @@ class Explanation:
 
 
 def clock(stamp_s: float) -> str:
-    """ROS time as people here read it: 14:03:12.400."""
+    """Return ROS time as a local time of day, such as 14:03:12.400."""
     try:
         return datetime.datetime.fromtimestamp(stamp_s).strftime("%H:%M:%S.%f")[:-3]
-    except (OverflowError, OSError, ValueError):  # records may have been written by anybody
+    except (OverflowError, OSError, ValueError):  # any process may have written the records
         return "an unknown time"
 
 
@@ -56,7 +56,7 @@ def iso(stamp_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """84 ms, 1.24 s."""
+    """Return a duration such as 84 ms or 1.24 s."""
     if not math.isfinite(seconds):
         return "an unknown time"
     return f"{seconds * 1e3:.0f} ms" if abs(seconds) < 1 else f"{seconds:.2f} s"

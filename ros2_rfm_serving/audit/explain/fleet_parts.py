@@ -1,4 +1,4 @@
-"""What people said, and whose schedule was followed."""
+"""Parts of an explanation about operators, the active schedule, and processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.audit.log import ROBOT, SCHEDULER, SERVER, Entry, event_na
 from ros2_rfm_serving.types.following import Heard
 
 WORDS_S = 60.0
-"""What was said before that is over, unless it still holds."""
+"""Largest age of listed operator commands."""
 
 
 def people_part(found: Moment) -> Part:
@@ -34,7 +34,7 @@ def people_part(found: Moment) -> Part:
 
 
 def schedule_part(found: Moment) -> Part:
-    """The schedule that the robot followed, named by its scheduler and epoch, for each scheduler counts its own from 1."""
+    """Return the schedule that the robot followed, by scheduler and epoch, because each scheduler counts its epochs from 1."""
     events = found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "event")
     follows = [one for one in events if event_name(one) == "ScheduleReceived" and found.own(one) and _was_taken(one)]
     schedule = mapping(event_of(follows[-1]).get("schedule")) if follows else NONE
@@ -63,19 +63,20 @@ def schedule_part(found: Moment) -> Part:
 
 
 def _was_taken(follow: Entry) -> bool:
-    """Whether the robot followed it: one that is older, or of another scheduler while its own lives, is refused."""
+    """Return whether the robot followed a schedule; it refuses an older one, and one of another scheduler while its own
+    is alive."""
     return mapping(follow.body.get("result")).get("member") not in (Heard.STALE.name, Heard.RIVAL.name)
 
 
 def _plan_of(found: Moment, epoch: object, runs: set[int]) -> Entry | None:
-    """The plan with that epoch in the chains of its scheduler; of several that were looked at the one that was published."""
+    """Return the plan with that epoch in its scheduler's chains; among several considered ones the published plan."""
     plans = found.log.within(SCHEDULER, -math.inf, math.inf, "plan")
     same = (one for one in plans if one.run in runs and mapping(one.body.get("schedule")).get("epoch") == epoch)
     return next((plan for plan in same if plan.body.get("published", True)), None)
 
 
 def processes_part(found: Moment) -> Part:
-    """What the records say of each process at the moment: of the robot, of every server and of the scheduler."""
+    """Return the state of each process at the moment by its records: robot, servers and schedulers."""
     writers = [ROBOT + found.robot, *(name for name in sorted(found.log.runs) if name.startswith((SERVER, SCHEDULER)))]
     fates = {writer: fate_of(found.log, writer, found.at_s) for writer in writers}
     lines = [f"{writer}: {fate.text}" for writer, fate in fates.items() if fate.presence is not Presence.RUNNING]

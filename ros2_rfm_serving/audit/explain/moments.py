@@ -1,4 +1,4 @@
-"""Which moment somebody means, and the control period that it falls into."""
+"""Conversion of a requested time into a moment, and its control period."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d*)?))?")
 MEANT_S = 1e-3
-"""A moment that is named with three digits means the control period that begins within it, too."""
+"""Resolution of moments with three digits, which include a control period that begins within it."""
 NEAR_S = 2.0
-"""A control period that is older says nothing about a moment of a process that runs."""
+"""Largest age at which a control period describes a moment of a running process."""
 LOOKS_BACK_S = 30.0
-"""Of frequent records before a moment; of transitions, plans and people's words, all."""
+"""Length of frequent records before a moment; all transitions, plans and operator commands are included."""
 BEFORE_END = re.compile(r"-(\d+(?:\.\d*)?)s")
 FORMS = "14:03:12.4 (local time), 12.5 (seconds since the recording began), -30s (before its end) or 2026-01-31T14:03:12.4+01:00"
 
 
 def moment_of(text: str, begins_s: float, ends_s: float) -> float:
-    """ROS time. Raises: `ConfigurationError`: it is no time, or none of the recording."""
+    """Return the ROS time of a text. Raises: `ConfigurationError` when it is not a time, or not in the recording."""
     before_end = BEFORE_END.fullmatch(text.strip())
     at_s = ends_s - float(before_end[1]) if before_end else _parsed(text.strip(), begins_s, ends_s)
     if not begins_s - NEAR_S <= at_s <= ends_s + NEAR_S:
@@ -47,7 +47,7 @@ def _parsed(text: str, begins_s: float, ends_s: float) -> float:
 
 
 def _here(day: datetime.datetime, text: str, begins_s: float) -> float:
-    """Return the moment of a date and time of the calendar here: of two the first that is not before the recording.
+    """Return the moment of a local date and time: of two, the first that is not before the recording.
 
     Raises: `ConfigurationError` where clocks were set forward over it.
     """
@@ -63,7 +63,7 @@ def _skipped(day: datetime.datetime, text: str) -> ConfigurationError:
 
 
 def _time_of_day(text: str, hour: str, minute: str, second: str) -> datetime.time:
-    """Raises: `ConfigurationError`."""
+    """Return the time of day. Raises: `ConfigurationError` when there is no such time."""
     whole, _, fraction = second.partition(".")
     try:
         return datetime.time(int(hour), int(minute), int(whole), int(f"{fraction:0<6}"[:6]))
@@ -72,7 +72,7 @@ def _time_of_day(text: str, hour: str, minute: str, second: str) -> datetime.tim
 
 
 def _first(of_day: datetime.time, text: str, begins_s: float, ends_s: float) -> float:
-    """Return the first moment of the recording at which clocks here show that, or else one that is near: it may go past midnight.
+    """Return the first moment of the recording at which local clocks show a time, or else a near one: it may be past midnight.
 
     Raises: `ConfigurationError` where the recording has none, and clocks were set forward over it.
     """
@@ -89,7 +89,7 @@ def _first(of_day: datetime.time, text: str, begins_s: float, ends_s: float) -> 
 
 
 def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
-    """The last control period up to then. Raises: `ConfigurationError`: none is known."""
+    """Return the last control period up to a moment. Raises: `ConfigurationError` when none is near."""
     if ROBOT + robot not in log.by_writer:
         fix = f"name one of {', '.join(log.robots)}" if log.robots else "record with rfm record, or rfm up --record"
         problem = f"no robot {robot!r} is in the audit log of this recording" if robot else "names no robot"
@@ -106,6 +106,6 @@ def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
 
 
 def last_tick_s(log: AuditLog, robot: str, ends_s: float) -> float:
-    """Return when a robot's last control period up to the end of the recording was; the end itself where none is known."""
+    """Return the time of a robot's last control period up to the end of the recording; the end itself if unknown."""
     ticks = log.within(ROBOT + robot, ends_s - LOOKS_BACK_S, ends_s + NEAR_S, "tick") if ROBOT + robot in log.by_writer else []
     return ticks[-1].stamp_s if ticks else ends_s

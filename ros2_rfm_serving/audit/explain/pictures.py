@@ -1,4 +1,4 @@
-"""Images that a decision followed from, for people."""
+"""Conversion of the images behind a decision to PNG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Blob = Callable[[str], bytes | None]
 
 
 def save(images: Iterable[Shown], blob: Blob, folder: Path, prefix: str) -> tuple[list[Path], list[str]]:
-    """As PNG. Returns the files, and in words what was not recorded or cannot be shown."""
+    """Save the images as PNG. Return the files, and descriptions of images that were not recorded or cannot be shown."""
     folder.mkdir(parents=True, exist_ok=True)
     files, missing = [], []
     for image in images:
@@ -32,7 +32,7 @@ def save(images: Iterable[Shown], blob: Blob, folder: Path, prefix: str) -> tupl
 
 
 def as_png(image: Shown, blob: Blob) -> bytes | None:
-    """None: it is not there, or cannot be decoded."""
+    """Return the image as PNG; None if it is missing or cannot be decoded."""
     data = blob(image.sha256)
     if not data:
         return None

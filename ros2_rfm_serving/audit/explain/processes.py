@@ -1,5 +1,5 @@
-"""Which processes wrote records at a moment: the end of one that was killed is the time of its last record, and not the newest
-record of its name, which may be of another process."""
+"""Processes and their records at a moment: the end of a killed process is the time of its last record, and not the newest record of
+its name, which may be of another process."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ from ros2_rfm_serving.audit.recording.ledger import RECORDER
 from ros2_rfm_serving.audit.runs import QUIET_S, Run
 
 LOSS_NOTED_S = 10.0
-"""A recorder may note a loss so much later than it happened, as on a disk that is full."""
+"""Longest delay of the recorder's record of a loss, such as with a full disk."""
 
 
 class Presence(enum.Enum):
-    """What the records of a writer say of its process at a moment."""
+    """State of a writer's process at a moment by its records."""
 
     RUNNING = "running"
-    """Records of the same chain came later."""
+    """Later records of the same chain exist."""
     SILENT = "silent"
-    """Records of the same chain came later, after a stretch without any in which this moment lies."""
+    """Later records of the same chain exist, after a gap that includes this moment."""
     ENDED = "ended"
     """The chain ended in order, as its process did."""
     NO_END = "without an end"
     """The records stop without an end: the process was killed, hung, or was cut off from the recorder."""
     UNRECORDED = "not recorded"
-    """The process had not begun to be recorded, or its chain was closed or broke off while the process went on."""
+    """Recording of the process had not begun, or its chain was closed or broke off while the process went on."""
     UNKNOWN = "unknown"
-    """No record of it is in the recording."""
+    """The recording has no record of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What is known of one writer's process at a moment."""
+    """Known state of one writer's process at a moment."""
 
     presence: Presence
     text: str
-    """Without the name of the writer."""
+    """Description without the name of the writer."""
     run: Run | None = None
-    """The chain that the moment lies in or follows."""
+    """Chain that includes the moment or ends before it."""
     next: Run | None = None
-    """The chain after it."""
+    """Chain after it."""
     certain: bool = True
-    """False: the last record is so young, or the recording ends so soon, that the process may still have run."""
+    """Whether the state is certain; otherwise the process may still have run, because the last record or the recording's end is
+    near."""
 
     @property
     def runs(self) -> bool:
@@ -61,12 +62,12 @@ class Fate:
 
 
 def fate_of(log: AuditLog, writer: str, at_s: float) -> Fate:
-    """Return what the records say of the process of a writer at a moment, ROS time in s."""
+    """Return the state of a writer's process at a moment, ROS time in s, by its records."""
     return fate_in(log, log.runs.get(writer, ()), at_s)
 
 
 def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
-    """Return the same of some chains of one writer, by time."""
+    """Return the state of a process at a moment, by some chains of one writer in order of time."""
     begun = [run for run in runs if run.begins_s <= at_s]
     if not begun:
         return _not_begun(runs, at_s)
@@ -92,13 +93,14 @@ def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
 
 
 def without_an_end(log: AuditLog, writer: str) -> list[Run]:
-    """Return the last chains of those processes of a writer whose records stop without an end."""
+    """Return the last chain of each process of a writer whose records stop without an end."""
     runs = log.runs.get(writer, [])
     return [run for number, run in enumerate(runs) if _has_no_end(run, runs[number + 1 :], log.ends_s)]
 
 
 def _has_no_end(run: Run, others: Sequence[Run], recording_ends_s: float) -> bool:
-    """others: that began later. One that began meanwhile, such as a rival of the same name, says nothing of it."""
+    """Return whether a chain has no end. others: chains that began later; a simultaneous one, such as a rival's, is no evidence of
+    an end."""
     if run.closed is not None or any(one.process == run.process for one in others):
         return False
     return recording_ends_s - run.ends_s > run.quiet_s or any(one.begins_s > run.ends_s for one in others)
@@ -122,7 +124,7 @@ def _within(run: Run, at_s: float, following: Run | None) -> Fate:
 
 
 def _is_lossy(log: AuditLog, since_s: float, until_s: float) -> bool:
-    """Whether a recorder noted meanwhile, or soon after, that messages were lost."""
+    """Return whether a recorder noted a loss of messages in this time, or soon after."""
     recorders = [writer for writer in log.by_writer if writer.startswith(RECORDER)]
     return any(log.within(writer, since_s - LOSS_NOTED_S, until_s + LOSS_NOTED_S, "lost", "disk") for writer in recorders)
 

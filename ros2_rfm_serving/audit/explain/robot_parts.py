@@ -1,4 +1,4 @@
-"""What the robot knew, asked, was answered, and did."""
+"""Parts of an explanation about the robot: state, sensors, request, chunk, command and events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ros2_rfm_serving.errors import RfmError
 
 
 def state_part(found: Moment) -> Part:
-    """Of the robot: its fail-safe state, its task."""
+    """Return the robot's fail-safe state and task."""
     until_s = found.tick.stamp_s
     before = [one for one in found.log.within(ROBOT + found.robot, -math.inf, until_s, "transition", "event") if found.own(one)]
     changed = next((one for one in reversed(before) if one.kind == "transition"), None)
@@ -72,7 +72,7 @@ def sensors_part(found: Moment) -> Part:
 
 
 def shown(found: Moment) -> tuple[Shown, ...]:
-    """Images that the request took along."""
+    """Return the images of the request."""
     images = several(mapping(event_of(found.sent).get("sensors")).get("images")) if found.sent else []
     digests = ((mapping(image).get("camera"), mapping(mapping(image).get("data")).get("sha256")) for image in images)
     return tuple(Shown(str(camera), str(digest)) for camera, digest in digests if digest)
@@ -162,7 +162,7 @@ def _since(found: Moment) -> dict[str, Any]:
 
 
 def events_part(found: Moment, window_s: float = 5.0) -> Part | None:
-    """Return the events just before that change what a robot does. None: there is no such event."""
+    """Return the recent events that change a robot's behaviour; None without any."""
     until_s = found.tick.stamp_s
     events = found.log.within(ROBOT + found.robot, until_s - window_s, until_s, "event")
     notable = [one for one in events if (event_name(one) in NOTABLE or one.body.get("raised")) and found.own(one)]
@@ -193,7 +193,7 @@ NOTABLE: Mapping[str, str] = {
     "TrajectoryStopRequested": "stop of the trajectory",
     "CountsAdded": "counted",
 }
-"""Events that an explanation lists, and what it calls them."""
+"""Event -> its name in an explanation."""
 
 
 def _details(entry: Entry) -> str:
@@ -205,7 +205,7 @@ def _details(entry: Entry) -> str:
 
 
 def array(found: Any) -> np.ndarray[Any, Any]:
-    """Empty: it is none."""
+    """Return a recorded array; empty in place of any other value."""
     try:
         made = codec.value(found)
     except RfmError:

@@ -1,4 +1,4 @@
-"""What became of a request on its way, and on its server."""
+"""Parts of an explanation about the network, the server and the model of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_loa
 
 
 def network_part(found: Moment) -> Part:
-    """Durations are each of one clock. Out and back apart are of two: only as good as those agree."""
+    """Return the network's delays. Each duration is measured by one clock, but the two directions by two clocks, with their
+    difference."""
     if found.sent is None or found.answered is None:
         return Part(name="network", lines=("no way there and back: no answer is known",), known=False)
     trip_s = found.answered.t_s - found.sent.t_s
@@ -87,13 +88,13 @@ def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
 
 
 def _missing(found: Moment, since_s: float) -> int:
-    """Records of the server that are missing from then until the moment."""
+    """Return the number of the server's missing records from a time until the moment."""
     run = fate_of(found.log, SERVER + found.server, found.at_s).run
     return run.missing(since_s, found.at_s) if run is not None else 0
 
 
 def _why_not(found: Moment) -> str:
-    """By what its records say of the moment at which the request was sent."""
+    """Return why the server has no record of a request, by its records at the time of sending."""
     if found.sent is None:
         return "when it was sent is not in this recording"
     then = fate_of(found.log, SERVER + found.server, found.sent.stamp_s)
@@ -101,7 +102,7 @@ def _why_not(found: Moment) -> str:
 
 
 def _state_then(found: Moment) -> Entry | None:
-    """The last change of state by the process that the moment belongs to: that of one before it says nothing of this one."""
+    """Return the last state change of the server's process at the moment; those of an earlier process do not apply."""
     run = fate_of(found.log, SERVER + found.server, found.at_s).run
     changes = found.log.within(SERVER + found.server, -math.inf, found.at_s, "transition")
     return next((one for one in reversed(changes) if run is not None and found.log.process_of(one) == run.process), None)

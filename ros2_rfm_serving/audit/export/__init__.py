@@ -1,6 +1,6 @@
-"""What a fleet lived through, as examples for the next policy.
+"""Export of a fleet's recorded episodes as training data.
 
-frames.py       nouns: a frame (one executed action and what was known then), an episode, and what all episodes of a data set share
-episodes.py     frames and episodes out of a recording; story.py: of one robot; labels.py: how they ended, and what they were about
-lerobot.py      a LeRobotDataset of them, written by LeRobot
+frames.py       data types: a frame (one executed action with its inputs), an episode, and the common shape of a data set
+episodes.py     frames and episodes of a recording; story.py: those of one robot; labels.py: their outcomes and tasks
+lerobot.py      a LeRobotDataset of the episodes, written by LeRobot
 """

@@ -1,7 +1,7 @@
-"""The clock of a data set: frame k of an episode is k / rate seconds after its first one, at the robot's declared control rate.
+"""Clock of a data set: frame k of an episode is k / rate seconds after its first one, at the robot's declared control rate.
 
-LeRobot has no times of frames but these (`timestamp = frame_index / fps`; 0.4.4 and 0.6.1, `LeRobotDataset.add_frame`), so an
-episode whose commands came at another pace would be learned too fast or too slow.
+LeRobot derives the times of frames from that rate (`timestamp = frame_index / fps`; 0.4.4 and 0.6.1, `LeRobotDataset.add_frame`),
+so a policy would learn an episode whose commands came at another pace too fast or too slow.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from ros2_rfm_serving.audit.export.frames import Frame
 from ros2_rfm_serving.errors import ConfigurationError
 
 TOLERANCE = 0.01
-"""Clocks that differ by less than this share are the same."""
+"""Largest relative difference of clocks that count as equal."""
 PAUSE_S, PAUSE_STEPS = 0.5, 2.5
-"""Commands that are further apart than both, steps being periods of the rate or the episode's median if that is longer, do not
-belong to one motion, so nothing is put between them."""
+"""Smallest distances of commands that do not belong to one motion, in s and in steps, which are periods of the rate, or the
+episode's median if that is longer; both must be exceeded. No frames are inserted between such commands."""
 FEWEST_STEPS = 4
-"""An episode with fewer steps has no usual one."""
+"""Smallest number of steps of which an episode has a usual one."""
 SLOWEST_PERIODS = 10
-"""Commands that usually are further apart follow no clock of this rate, and resampling would multiply them."""
+"""Largest usual distance of commands in periods; beyond it they follow no clock of this rate, and resampling would
+multiply them."""
 
 
 class OnClock(NamedTuple):
-    """Frames at the declared rate, and how they came there."""
+    """Frames at the declared rate, with counts of the changes."""
 
     frames: list[Frame]
     num_repeated: int
-    """Frames that stand for one control period more than were commanded."""
+    """Number of control periods beyond those that were commanded."""
     num_dropped: int
-    """Commands that came faster than the rate."""
+    """Number of commands that came faster than the rate."""
 
 
 def on_clock(frames: Sequence[Frame], rate_hz: float, is_delta: Sequence[bool] = ()) -> OnClock:
-    """Return the frames, resampled by the nearest command in time wherever their own times run away from the rate.
+    """Return the frames, resampled by the nearest command in time wherever their own times differ from the rate.
 
-    is_delta: [A] columns that hold displacements; empty: none. A displacement is made once, so none is repeated or lost.
+    is_delta: [A] columns that hold displacements; empty without any. No displacement is repeated or lost.
     """
     chosen: list[int] = []
     times_s = np.array([frame.t_s for frame in frames])
@@ -63,7 +64,7 @@ def is_too_slow(frames: Sequence[Frame], rate_hz: float) -> bool:
 
 
 def _usual(steps_s: npt.NDArray[np.float64]) -> float:
-    """Return the median; 0: there are too few to have one."""
+    """Return the median; 0 if there are too few steps."""
     return float(np.median(steps_s)) if len(steps_s) >= FEWEST_STEPS else 0.0
 
 
@@ -80,7 +81,7 @@ def _with_displacements(frames: Sequence[Frame], chosen: Sequence[int], is_delta
 
 
 def _indices(times_s: npt.NDArray[np.float64], rate_hz: float) -> list[int]:
-    """Return which command of one motion each period of the data set has."""
+    """Return the index of the command of one motion for each period of the data set."""
     if not len(times_s):
         return []
     elapsed_s = times_s - times_s[0]
@@ -93,11 +94,11 @@ def _indices(times_s: npt.NDArray[np.float64], rate_hz: float) -> list[int]:
 
 
 def frames_per_second(rate_hz: float, *, videos: bool) -> float:
-    """Return `fps` as LeRobot's `info.json` has it: a whole number wherever that is the rate.
+    """Return `fps` for LeRobot's `info.json`: a whole number wherever the rate is one.
 
-    Videos have whole rates alone (0.4.4 and 0.6.1: `av` takes no other), which may be off by `TOLERANCE`.
+    Videos need whole rates (0.4.4 and 0.6.1: `av` accepts no others), which may be off by `TOLERANCE`.
 
-    Raises: `ConfigurationError`.
+    Raises: `ConfigurationError` when no whole rate is close enough for videos.
     """
     whole = max(1, round(rate_hz))
     off = abs(whole / rate_hz - 1)

@@ -1,6 +1,6 @@
-"""Episodes out of the audit log: a frame per command of a robot at work, with the newest images that it had sent by then.
+"""Episodes of an audit log: a frame per command of a robot at work, with the newest images that it had sent by then.
 
-One per command, not one per request: policies learn chunks of consecutive actions at the control rate, whatever they were asked at.
+Frames are per command, not per request: policies learn chunks of consecutive actions at the control rate, at any rate of requests.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def episodes(
     tasks: Collection[str] = (),
     rate_hz: float = 0.0,
 ) -> Iterator[Episode]:
-    """Yield them as they end. robots, tasks: empty: all. rate_hz: of robots whose recording declares none."""
+    """Yield the episodes as they end. robots, tasks: empty includes all. rate_hz: rate of robots whose recording declares none."""
     stories: dict[tuple[str, int], Story] = {}
-    """Of each run of a robot: of two at once, too."""
+    """Episodes of each run of a robot; two runs may be simultaneous."""
     for page in pages:
         robot = page.writer.removeprefix(ROBOT)
         if not page.writer.startswith(ROBOT) or (robots and robot not in robots):

@@ -1,4 +1,4 @@
-"""Examples for training, one per command: policies learn from actions at the control rate, whatever the rate of requests."""
+"""Training examples, one per command: policies learn from actions at the control rate, at any rate of requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ros2_rfm_serving.types import Array, EncodedImage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Which row of which chunk an action was."""
+    """Chunk and row of an action."""
 
     session_epoch: int
     episode: int
@@ -22,48 +22,48 @@ class Source:
     row: int
     server: str
     model_hash: str
-    """Empty: emulated."""
+    """SHA-256 of the model; empty for an emulated one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """One control period in which something was commanded."""
+    """One control period with a command."""
 
     t_s: float
-    """The robot's monotonic clock."""
+    """Time on the robot's monotonic clock."""
     state: Array
-    """[S] that the command followed from"""
+    """State [S] from which the command was computed."""
     images: tuple[EncodedImage, ...]
-    """The newest that were known, as they were sent."""
+    """Newest known images, as they were sent."""
     camera_age_s: float
     action: Array
-    """[A] robot space, as it was sent: within limits"""
+    """Action [A] in robot space, as it was sent: within limits."""
     instruction: str
     source: Source | None = None
-    """None: no row of a chunk, but what the fallback ladder said."""
+    """Source of the action; None for a command of the fallback ladder."""
     fallback: str = ""
-    """Rung of that ladder; empty: an action of a chunk."""
+    """Step of the fallback ladder; empty for an action of a chunk."""
     failsafe: str = ""
-    """Fail-safe state of the robot; empty: not known."""
+    """Fail-safe state of the robot; empty if unknown."""
     paused: bool = False
     person: bool = False
-    """A person had been called, or had said something in this period."""
+    """Whether an operator had been called, or had given a command in this period."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Episode:
-    """Of one robot, from its start to the next."""
+    """Episode of one robot, from its start to the next one's."""
 
     robot: str
     number: int
-    """Counted by the robot from 1."""
+    """Number by the robot's count from 1."""
     task: str
     action_names: tuple[str, ...]
     rate_hz: float
-    """Declared control rate: frames per second."""
+    """Declared control rate, which is the rate of frames."""
     frames: Sequence[Frame]
     success: bool | None = None
-    """None: nobody said."""
+    """Outcome; None if unknown."""
 
 
 class Camera(NamedTuple):
@@ -74,12 +74,12 @@ class Camera(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What is the same in every frame of a data set."""
+    """Common properties of all frames of a data set."""
 
     action_names: tuple[str, ...]
     state_size: int
     cameras: tuple[Camera, ...]
-    """By name."""
+    """Cameras by name."""
     rate_hz: float
 
     def __str__(self) -> str:
@@ -90,22 +90,22 @@ class Shape:
 
 OTHER_TASK, NO_SUCCESS = "of another task", "without success"
 NOT_ASKED_FOR = (OTHER_TASK, NO_SUCCESS)
-"""Reasons why an episode is left out that the user gave."""
+"""Reasons for leaving out an episode that the user gave."""
 
 
 @dataclass
 class Skipped:
-    """What a recording holds, and a data set made of it does not."""
+    """Content of a recording that is not in the data set."""
 
     frames: Counter[str] = field(default_factory=Counter)
-    """Why -> how many."""
+    """Reason -> number of frames."""
     episodes: Counter[str] = field(default_factory=Counter)
     resampled: Counter[str] = field(default_factory=Counter)
-    """Frames that keep the clock where commands came at another pace than the declared one."""
+    """Reason -> number of frames that were added or removed to keep the declared clock."""
 
     @property
     def left_out(self) -> Counter[str]:
-        """Episodes that are not in the data set although the user asked for them: why -> how many."""
+        """Return the number of missing episodes by reason, without those that the user excluded."""
         return Counter({why: count for why, count in self.episodes.items() if why not in NOT_ASKED_FOR})
 
 
@@ -121,9 +121,10 @@ def shape_of(episode: Episode) -> Shape:
 
 
 def same_shape(found: Iterable[Episode], first: Episode, skipped: Skipped) -> Iterator[Episode]:
-    """Without those of the same robot that do not fit in one data set with `first`: somebody changed its parameters meanwhile.
+    """Yield the episodes without those of the same robot that do not fit in one data set with `first`, because its parameters
+    changed.
 
-    Raises: `ConfigurationError` at the first of another robot that does not.
+    Raises: `ConfigurationError` at the first one of another robot that does not fit.
     """
     shape = shape_of(first)
     for episode in found:

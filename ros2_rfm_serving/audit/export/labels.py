@@ -1,4 +1,4 @@
-"""How episodes ended and what they were about, as robots and simulated worlds told it on their topics."""
+"""Outcomes and tasks of episodes, by the topics of robots and simulated worlds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.robot.task import DONE, FAILED
 
 STATUS, SCORE = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/EpisodeScore"
 AFTER_S = 3.0
-"""An episode's last word comes after its last command; a robot that was started again counts its episodes anew."""
+"""Longest delay of an episode's last status after its last command; a restarted robot counts its episodes anew."""
 
 
 class Status(NamedTuple):
@@ -23,20 +23,20 @@ class Status(NamedTuple):
 class Score(NamedTuple):
     stamp_s: float
     episode: int
-    """As the world counts them."""
+    """Number by the world's count."""
     success: bool | None
-    """None: it goes on."""
+    """Outcome; None while it goes on."""
 
 
 @dataclass
 class Labels:
     statuses: dict[tuple[str, int], list[Status]] = field(default_factory=lambda: defaultdict(list))
-    """Robot and episode -> what was told of it."""
+    """Robot and episode -> statuses."""
     scores: dict[str, list[Score]] = field(default_factory=lambda: defaultdict(list))
-    """Of simulated robots alone."""
+    """Simulated robot -> scores."""
 
     def add(self, messages: Iterable[tuple[str, float, Any]]) -> Labels:
-        """Type, ROS time in s, and the message; in order."""
+        """Add messages: type, ROS time in s, and content, in order."""
         for kind, stamp_s, message in messages:
             robot = message.header.frame_id
             if kind == SCORE:
@@ -51,11 +51,11 @@ class Labels:
             told.append(status)
 
     def task(self, robot: str, episode: int, until_s: float) -> str:
-        """Empty: nobody said."""
+        """Return the task of an episode; empty if unknown."""
         return self._status(robot, episode, until_s).task
 
     def success(self, robot: str, episode: int, since_s: float, until_s: float) -> bool | None:
-        """A simulated world knows it; else the monitor's word counts. None: nobody said."""
+        """Return the outcome of an episode, by the simulated world, or else by the monitor; None if unknown."""
         of_world = self._of_world(robot, since_s, until_s)
         if of_world is not None:
             return of_world
@@ -66,7 +66,8 @@ class Labels:
         return next((one for one in reversed(told) if one.stamp_s <= until_s + AFTER_S), Status(until_s))
 
     def _of_world(self, robot: str, since_s: float, until_s: float) -> bool | None:
-        """Of the world's episode that most of this time belongs to: its numbers are its own."""
+        """Return the outcome of the world's episode with most scores in this time, because the world numbers episodes
+        independently."""
         told = self.scores.get(robot, [])
         numbers = Counter(one.episode for one in told if since_s <= one.stamp_s <= until_s)
         if not numbers:

@@ -1,9 +1,9 @@
-"""Episodes as a LeRobotDataset (v3.0), written by LeRobot itself: its format has an owner, who keeps it.
+"""Export of episodes as a LeRobotDataset (v3.0), written by LeRobot itself, which maintains its format.
 
-`observation.state`, `observation.images.<camera>` and `action` are what LeRobot's policies read, `next.reward`, `next.success` and
-`next.done` what its reinforcement learning reads, one frame per executed action. All other columns say where a frame comes from
-(docs/export.md); their names begin with neither `observation` nor `action`, so that no policy takes them for its input (nor
-`image`: LeRobot takes those for pictures).
+LeRobot's policies read `observation.state`, `observation.images.<camera>` and `action`, its reinforcement learning reads
+`next.reward`, `next.success` and `next.done`, with one frame per executed action. All other columns state the origin of a frame
+(docs/export.md); their names begin with neither `observation` nor `action`, so that no policy uses them as its input (nor with
+`image`: LeRobot treats those as pictures).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SUCCESS = {None: -1, False: 0, True: 1}
 
 
 def features(shape: Shape, *, videos: bool) -> dict[str, Any]:
-    """Columns, as LeRobot declares them."""
+    """Return the columns in LeRobot's declaration."""
     found: dict[str, Any] = {
         "observation.state": {"dtype": "float32", "shape": (shape.state_size,), "names": None},
         "action": {"dtype": "float32", "shape": (len(shape.action_names),), "names": list(shape.action_names)},
@@ -46,7 +46,8 @@ def features(shape: Shape, *, videos: bool) -> dict[str, Any]:
 
 
 def write(episodes: Iterable[Episode], shape: Shape, folder: Path, name: str, *, videos: bool = False) -> int:
-    """Into `folder`, which is not there yet; returns the number of frames. One that is killed leaves `<folder>.partial`."""
+    """Write the episodes to `folder`, which must not exist, and return the number of frames. A killed process leaves
+    `<folder>.partial`."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     columns = features(shape, videos=videos)
@@ -71,7 +72,7 @@ def write(episodes: Iterable[Episode], shape: Shape, folder: Path, name: str, *,
 
 
 def rows(episode: Episode, pictures: _Pictures) -> Iterator[dict[str, Any]]:
-    """As `LeRobotDataset.add_frame` takes them. The reward is 1 in the last frame of an episode that succeeded."""
+    """Yield frames for `LeRobotDataset.add_frame`. The reward is 1 in the last frame of an episode that succeeded."""
     last = len(episode.frames) - 1
     for at, frame in enumerate(episode.frames):
         done, succeeded = at == last, at == last and episode.success is True
@@ -102,10 +103,10 @@ def _buffer_of(data: LeRobotDataset) -> dict[str, Any]:
 
 
 def _flatten(buffer: dict[str, Any]) -> None:
-    """Make numbers of arrays of one value, in place.
+    """Convert arrays of one value to numbers, in place.
 
-    LeRobot asks for such arrays, an action of one column included, and newer numpys do not take them for the number that it
-    then wants.
+    LeRobot requires such arrays, also for an action of one column, and newer versions of numpy do not accept them for the number
+    that it then needs.
     """
     for name, values in buffer.items():
         if isinstance(values, list) and values and isinstance(values[0], np.ndarray) and values[0].shape == (1,):
@@ -117,7 +118,7 @@ def _columns(names: tuple[str, ...], values: tuple[Any, ...], dtype: type[np.gen
 
 
 class _Pictures:
-    """Decoded once: several actions follow from one image."""
+    """Cache of decoded images, because several actions follow from one image."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[EncodedImage, Image]] = {}

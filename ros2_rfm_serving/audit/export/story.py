@@ -1,4 +1,4 @@
-"""One robot of an audit log, record by record, as episodes."""
+"""Episodes of one robot, from its audit log record by record."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NO_FRAME = "none of whose commands could become a frame"
 NO_RATE = "whose recording does not declare the robot's control_rate_hz: give --rate-hz"
 NO_CLOCK = f"whose commands usually came more than {SLOWEST_PERIODS} periods of the control rate apart"
 AT_WORK = frozenset({"EXECUTING", "STOPPED", "WAITING"})
-"""Phases of a task in which the robot is moved by what its brain says."""
+"""Phases of a task in which the robot's core moves it."""
 Blob = Callable[[str], bytes | None]
 
 
 @dataclass
 class Story:
-    """One run of a robot, record by record."""
+    """Reader of one run of a robot, record by record."""
 
     robot: str
     blob: Blob
@@ -38,24 +38,24 @@ class Story:
     skipped: Skipped
     frames: list[Frame] = field(default_factory=list)
     number: int = 0
-    """Of the episode; 0: not known."""
+    """Number of the episode; 0 if unknown."""
     names: tuple[str, ...] = ()
     rate_hz: float = math.nan
-    """Declared; NaN: not known."""
+    """Declared control rate; NaN if unknown."""
     is_delta: tuple[bool, ...] = ()
     """[A] columns that hold displacements, as declared."""
     offset_s: float = 0.0
-    """ROS time less the robot's clock."""
+    """ROS time minus the robot's clock."""
     images: tuple[EncodedImage, ...] = ()
     sizes: tuple[tuple[int, ...], ...] = ()
-    """Of these images, and of those of the episode's first frame."""
+    """Shapes of these images; `first_sizes` has those of the episode's first frame."""
     first_sizes: tuple[tuple[int, ...], ...] = ()
     images_s: float = math.nan
     instruction: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
     person: bool = False
     num_commands: int = 0
-    """Of the episode, those without a frame included."""
+    """Number of the episode's commands, with those without a frame."""
 
     def read(self, page: Page) -> Iterator[Episode]:
         try:
@@ -107,12 +107,12 @@ class Story:
         self.person = False
 
     def _episode(self, number: int) -> Iterator[Episode]:
-        if number > self.number:  # robots count them
+        if number > self.number:  # robots count their episodes
             yield from filter(None, [self.end()])
             self.number = number
 
     def _look(self, sensors: Mapping[str, Any], *, required: bool) -> None:
-        """Images that a request took along. required: without them the policy saw something else than what is known here."""
+        """Keep the images of a request. required: without them, the policy's input is unknown."""
         images = tuple(codec.value(image, self.blob) for image in sensors.get("images") or ())
         if sizes := _sizes(images):
             self.images, self.sizes, self.images_s = images, sizes, real(sensors.get("images_s"))
@@ -149,7 +149,7 @@ class Story:
         )
 
     def end(self) -> Episode | None:
-        """What was seen of this episode; None: nothing of use."""
+        """Return the episode so far; None without usable frames."""
         frames, self.frames = self.frames, []
         number, self.number, self.images = self.number, 0, ()
         commands, self.num_commands = self.num_commands, 0
@@ -169,7 +169,7 @@ class Story:
         )
 
     def _problem(self, frames: list[Frame]) -> str:
-        """Return why an episode of these frames is left out; empty: it is not."""
+        """Return why an episode with these frames is left out; empty if it is included."""
         if not frames:
             return NO_FRAME
         if not (self.rate_hz > 0 and math.isfinite(self.rate_hz)):
@@ -185,7 +185,7 @@ class Story:
 
 
 def _is_like(frame: Frame, first: Frame) -> bool:
-    """A data set has columns."""
+    """Return whether a frame fits into the columns of the first one, and all its numbers are finite."""
     cameras = [image.camera for image in frame.images] == [image.camera for image in first.images]
     same = frame.state.shape == first.state.shape and frame.action.shape == first.action.shape
     flat = frame.state.ndim == frame.action.ndim == 1
@@ -193,7 +193,7 @@ def _is_like(frame: Frame, first: Frame) -> bool:
 
 
 def _sizes(images: tuple[EncodedImage, ...]) -> tuple[tuple[int, ...], ...]:
-    """None: one of them cannot be decoded, which its server refused, too."""
+    """Return the images' shapes; empty if one cannot be decoded, which its server refused, too."""
     try:
         return tuple(decode(image).shape for image in images)
     except RfmError:
@@ -201,13 +201,13 @@ def _sizes(images: tuple[EncodedImage, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _state_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a robot in a snapshot, as a transition has it."""
+    """Return the state of a robot in a snapshot, in the form of a transition."""
     phase = state["task"]["phase"]["member"] if state["task"] else "IDLE"
     return {"state": state["failsafe"]["state"]["member"], "phase": phase, "paused": state["paused"]}
 
 
 def _names(names: tuple[str, ...], size: int) -> tuple[str, ...]:
-    """As the robot calls them, where that is known."""
+    """Return the robot's names of the actions if known, or else numbered names."""
     return names if len(names) == size else tuple(f"action_{number}" for number in range(size))
 
 
@@ -220,7 +220,7 @@ def _source(why: Mapping[str, Any]) -> Source | None:
 
 
 def _inside(found: Any, name: str) -> Any:
-    """The first value of that name, however deep."""
+    """Return the first value of a name at any depth."""
     if isinstance(found, Mapping):
         if name in found:
             return found[name]

@@ -41,8 +41,7 @@ class Cause(NamedTuple):
 
 @dataclass
 class Watch:
-    """Rules on messages: `see` methods for each type in `LISTENED`, and `quiet` at each poll. A first message is never an
-    incident."""
+    """Rules on messages: a method for each type in `LISTENED`, and `quiet` at each poll. A first message is never an incident."""
 
     _phases: dict[str, int] = field(default_factory=dict)
     _states: dict[str, int] = field(default_factory=dict)

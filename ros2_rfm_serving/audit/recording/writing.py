@@ -1,4 +1,4 @@
-"""The thread that writes: it takes what was heard, a few times a second, and waits for the disk so that nobody else has to."""
+"""Writing thread: it takes the received messages a few times a second, and is the only thread that waits for the disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ros2_rfm_serving.audit.recording.told import Told
 
 PERIOD_S = 0.2
 NICENESS = 5
-"""Of this thread: robots and servers of the same machine come first."""
+"""Niceness of this thread, because robots and servers of the same machine have priority."""
 END_S = 20.0
-"""That the last chunk may take; the disk may hang."""
+"""Longest time for the last chunk, because the disk may hang."""
 
 
 class Sink(Protocol):
-    """Of one thread; nothing that the disk does raises in there."""
+    """Destination of messages for one thread; it raises no errors of the disk."""
 
     told: Told
 
@@ -30,10 +30,10 @@ class Sink(Protocol):
 
 
 class Writing:
-    """`start`, then `stop`."""
+    """Writing thread, between `start` and `stop`."""
 
     def __init__(self, intake: Intake, sink: Sink, failed: Callable[[str], object]) -> None:
-        """failed: is told of an error of ours, with its traceback; the thread goes on."""
+        """Prepare the thread. failed: receives the traceback of an internal error, after which the thread goes on."""
         self._intake, self._sink, self._failed = intake, sink, failed
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
@@ -46,13 +46,13 @@ class Writing:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Everything that was heard is written. False: the disk does not come back."""
+        """Write all received messages, end the thread, and return whether it ended; False: the disk hangs."""
         self._ending.set()
         self._thread.join(timeout=END_S)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # where a thread has no niceness of its own
+        with contextlib.suppress(OSError, AttributeError):  # a thread may have no niceness of its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._ending.wait(PERIOD_S):
             self._turn()

@@ -1,13 +1,13 @@
-"""A shift on one page.
+"""Report of a shift on one page.
 
-tracks.py       what robots and servers said of themselves, over time
-figures.py      success, SLOs and refusals, counted from that
-incidents.py    what went wrong or was done by people, and when
-causes.py       what came before an incident and may be why
-around.py       what a server's own audit log says then
+tracks.py       statuses of robots and servers over time
+figures.py      success, SLOs and refusals by those statuses
+incidents.py    incidents and operator commands with their times
+causes.py       possible causes of an incident by time
+around.py       context of an incident from a server's own audit log
 svg.py          timelines and small curves
-style.py        the page's look
+style.py        style sheet of the page
 tables.py       tables and durations in HTML
-page.py         the page; incident_page.py its incidents
-report.py       all of it, for one recording
+page.py         the page; incident_page.py for its incidents
+report.py       the report of one recording
 """

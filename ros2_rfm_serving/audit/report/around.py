@@ -1,4 +1,4 @@
-"""What a server's or a robot's own audit log says around an incident: changes, beginnings, ends."""
+"""Context of a server's incident from its own audit log: state changes, begins and ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 8
 
 
 def around(log: AuditLog, incident: Incident) -> list[str]:
-    """Of a server; empty: the incident is none of one, or nothing was recorded."""
+    """Return lines about a server around its incident; empty for another incident, or without records."""
     if incident.kind != "server" or not math.isfinite(incident.at_s):
         return []
     writer = SERVER + incident.who

@@ -1,4 +1,4 @@
-"""What came just before an incident and may be why: said as that, never as more."""
+"""Events just before an incident that may be its cause; the report states no more than that."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from ros2_rfm_serving.audit.report.incidents import Incident
 
 BEFORE_S, AFTER_S = 6.0, 1.0
-"""A server is lost for others some seconds after its last word."""
+"""Window of causes around the begin of an incident: a server counts as lost some seconds after its last message."""
 CAUSES = ("server", "person", "recorder")
 CAUSED = ("held", "stopped", "failover", "refused")
 
 
 def causes(incident: Incident, others: Sequence[Incident]) -> list[Incident]:
-    """Of servers, people and the recorder, around its beginning; the nearest first."""
+    """Return incidents of servers, operators and the recorder around its begin, the nearest first."""
     if incident.kind not in CAUSED:
         return []
     near = [one for one in others if one.kind in CAUSES and _comes_before(one, incident) and _concerns(one, incident)]
@@ -25,7 +25,7 @@ def _comes_before(one: Incident, incident: Incident) -> bool:
 
 
 def _concerns(one: Incident, incident: Incident) -> bool:
-    """A robot's own people, and servers that are named or may be its own."""
+    """Return whether an incident concerns another one: the same robot's operator, or a server that is named or may be its own."""
     if one.kind == "server":
         named = one.who in incident.why or one.who in incident.what
         return named or not incident.server or incident.server == one.server

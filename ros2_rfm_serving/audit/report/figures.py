@@ -1,4 +1,4 @@
-"""Success, SLOs and what was refused, counted over a recording."""
+"""Success, SLO attainment and refusals over a recording."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Success(NamedTuple):
     won: int
     low: float
     high: float
-    """95 % interval."""
+    """Upper bound of the 95 % interval, whose lower bound is `low`."""
     by: str
 
 
@@ -48,7 +48,7 @@ def _success(who: str, outcomes: list[Outcome]) -> Success:
 
 
 def attained(tracks: Tracks) -> list[Attained]:
-    """Of all robots together, while it was recorded."""
+    """Return the attainment of all robots together during the recording."""
     total: dict[str, Attained] = {}
     for robot in tracks.robots.values():
         for name, one in robot.components.items():
@@ -60,6 +60,6 @@ def attained(tracks: Tracks) -> list[Attained]:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """NaN: there are none."""
+    """Return a quantile; NaN without values."""
     found = sorted(values)
     return found[min(len(found) - 1, int(share * len(found)))] if found else math.nan

@@ -1,4 +1,4 @@
-"""The page's list of incidents, each with what may be why and its explanation."""
+"""List of incidents on the page, each with possible causes and its explanation."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ros2_rfm_serving.audit.report.incidents import Incident
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """An incident with all that the page says of it."""
+    """Incident with its details on the page."""
 
     incident: Incident
     causes: Sequence[Incident] = ()
     effects: Sequence[Incident] = ()
-    """Incidents that it may be the cause of."""
+    """Incidents that it may have caused."""
     notes: Sequence[str] = ()
-    """Of whom it befell."""
+    """Lines from the audit log of its server."""
     explanation: Explanation | None = None
     problem: str = ""
-    """Why there is no explanation."""
+    """Reason why there is no explanation."""
     pictures: dict[str, bytes] = field(default_factory=dict)
-    """Camera -> PNG"""
+    """Camera -> PNG."""
 
 
 Ids = dict[int, str]
-"""Of incidents, by their identity."""
+"""Anchors of incidents by their `id()`."""
 
 
 def incident_list(told: Sequence[Told], damages: Sequence[str], ids: Ids) -> str:

@@ -1,4 +1,4 @@
-"""What went wrong in a shift, or was done by people: each with its time, who it befell, and what is said to be why."""
+"""Incidents and operator commands of a shift: each with its time, the affected process, and the stated reason."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ros2_rfm_serving.audit.verify import verify
 Pages = Callable[[], Iterable[Page]]
 
 SILENT_S = 3.0
-"""Robots and servers speak twice a second."""
+"""Time without a message after which a process counts as lost; robots and servers publish twice a second."""
 BURST_S = 5.0
-"""Refusals of one robot or server that are no further apart are one incident."""
+"""Largest distance in time of refusals of one robot or server that form one incident."""
 WRONG = ("DEGRADED", "STALLED", "RECONNECTING", "DEAD")
 SERVER_WRONG = ("FAILED", "HUNG", "DRAINING")
 
@@ -26,23 +26,23 @@ SERVER_WRONG = ("FAILED", "HUNG", "DRAINING")
 @dataclass(frozen=True, kw_only=True)
 class Incident:
     at_s: float
-    """ROS time; NaN: not known."""
+    """ROS time; NaN if unknown."""
     kind: str
-    """held, stopped, failover, refused, server, person, recorder, audit log"""
+    """One of held, stopped, failover, refused, server, person, recorder and audit log."""
     who: str
     """Robot, server or writer."""
     what: str
     why: str = ""
     until_s: float = math.nan
-    """NaN: a moment, or it lasted until the end."""
+    """End; NaN for a moment, or if it lasted until the end."""
     robot: str = ""
-    """Whose moment explains it; empty: nobody's."""
+    """Robot whose explanation applies; empty without one."""
     server: str = ""
-    """That it is about."""
+    """Affected server."""
 
 
 def incidents(tracks: Tracks, log: AuditLog, pages: Pages, ends_s: float) -> list[Incident]:
-    """Of all kinds, by time."""
+    """Return the incidents of all kinds, by time."""
     found: list[Incident] = []
     for robot in tracks.robots.values():
         found += [*_of_states(robot, _states(robot, log)), *_failovers(robot), *_refusals(robot, robot.name)]
@@ -53,7 +53,7 @@ def incidents(tracks: Tracks, log: AuditLog, pages: Pages, ends_s: float) -> lis
 
 
 def _states(robot: RobotTrack, log: AuditLog) -> list[State]:
-    """By the audit log where it has them: exact, and with the reason of that moment."""
+    """Return the states from the audit log if it has them, which are exact and have their reasons, or else from the statuses."""
     changes = log.of(ROBOT + robot.name, "transition")
     return [_state(one) for one in changes] if changes else robot.states
 
@@ -70,7 +70,7 @@ def _state(change: Entry) -> State:
 
 
 def _of_states(robot: RobotTrack, states: list[State]) -> Iterator[Incident]:
-    """Each stretch in which one and the same thing is wrong."""
+    """Yield each interval with one and the same problem."""
     since: State | None = None
     for state in states:
         kind = _wrong(state)
@@ -84,7 +84,7 @@ def _of_states(robot: RobotTrack, states: list[State]) -> Iterator[Incident]:
 
 
 def _wrong(state: State) -> tuple[str, str]:
-    """What kind, and what; empty: nothing."""
+    """Return kind and description of a problem; empty without one."""
     if state.paused:
         return "person", "paused"
     if state.phase in ("STOPPED", "WAITING"):
@@ -140,7 +140,7 @@ def _of_server(server: Track, ends_s: float) -> Iterator[Incident]:
 
 
 def silences(track: Track, ends_s: float) -> list[tuple[float, float]]:
-    """From its last word to its next one, or to the end of the recording."""
+    """Return the intervals from a message to the next one, or to the end of the recording, that are too long."""
     pairs = zip(track.seen_s, [*track.seen_s[1:], ends_s], strict=True)
     return [(before_s, after_s) for before_s, after_s in pairs if after_s - before_s > SILENT_S]
 
@@ -177,8 +177,8 @@ def _flaws(pages: Pages) -> Iterator[Incident]:
 
 
 def altered(findings: Iterable[Finding]) -> list[Incident]:
-    """Return what was done to messages and files after they were recorded: one incident per topic or file and
-    kind, from the first to the last message that it concerns."""
+    """Return the changes to messages and files after the recording: one incident per topic or file and kind, from the first to the
+    last affected message."""
     groups: defaultdict[tuple[str, str, Kind], list[Finding]] = defaultdict(list)
     for one in findings:
         groups[one.topic, one.file, one.kind].append(one)

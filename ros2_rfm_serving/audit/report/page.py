@@ -1,4 +1,4 @@
-"""The page: one file, no script, nothing from other hosts. Whatever came over the graph is text in it, never markup."""
+"""HTML page: one file without scripts or external resources. Text from the graph is escaped and never becomes markup."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shift:
     slos: Sequence[Attained]
     told: Sequence[Told]
     damages: Sequence[str] = ()
-    """What could not be read of the recording."""
+    """Descriptions of unreadable parts of the recording."""
 
 
 def page(shift: Shift) -> str:

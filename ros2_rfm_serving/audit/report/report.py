@@ -1,4 +1,4 @@
-"""A recording as a page."""
+"""Report of a recording as a page."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from ros2_rfm_serving.audit.verify_bag import verify_bag
 from ros2_rfm_serving.errors import RfmError
 
 MOST_EXPLAINED, MOST_PICTURES = 200, 60
-"""Incidents: a page that a phone opens. The others are listed; `rfm audit explain` tells of any moment."""
+"""Largest numbers of explained incidents and of pictures, so that a phone can open the page. Other incidents are listed; `rfm audit
+explain` explains any moment."""
 AFTER_S = 0.1
-"""An incident is explained just after it began, by a control period that it befell."""
+"""Delay of the explained control period after the begin of an incident, so that the incident affects it."""
 FIRST = ("held", "stopped", "failover", "person", "refused")
-"""Where there are too many."""
+"""Kinds in order of priority for explanations."""
 
 
 class Blobs(Protocol):
@@ -35,7 +36,7 @@ class Blobs(Protocol):
 
 
 def report(path: Path) -> str:
-    """HTML. Raises: `RfmError`: it is no recording, or nothing is in it."""
+    """Return the HTML of the report. Raises: `RfmError` when it is not a recording, or empty."""
     bag = Bag(path)
     if not bag.begins_ns:
         raise RfmError(f"{path}: the recording is empty")
@@ -62,7 +63,7 @@ def report(path: Path) -> str:
 
 
 def _told_messages(bag: Bag) -> Iterator[tuple[str, float, Any]]:
-    """Yield type, time (s) and content of what robots and servers said of themselves; what cannot be read is named in `damages`."""
+    """Yield type, time (s) and content of the statuses of robots and servers; `damages` names unreadable ones."""
     for one in bag.messages(ROBOT, SERVER, SCORE):
         try:
             yield one.type, one.time_ns / 1e9, bag.read(one)
@@ -71,7 +72,7 @@ def _told_messages(bag: Bag) -> Iterator[tuple[str, float, Any]]:
 
 
 def _chosen(found: Iterable[Incident]) -> list[Incident]:
-    """Which are explained: those that befell a robot, the grave ones first where there are too many."""
+    """Return the incidents to explain: those of robots, in order of priority up to the limit."""
     of_robots = [one for one in found if one.robot and math.isfinite(one.at_s)]
     return sorted(of_robots, key=lambda one: (FIRST.index(one.kind), one.at_s))[:MOST_EXPLAINED]
 

@@ -1,4 +1,4 @@
-"""The page's look: dark and light as the reader has it, narrow as a phone, and on paper."""
+"""Style sheet of the page, for dark and light themes, phones, and print."""
 
 COLOURS = {
     "streaming": ("#3f9b6c", "#4cae7c"),
@@ -19,7 +19,7 @@ COLOURS = {
     "idle": ("#d9dee3", "#333c46"),
     "unknown": ("#d9dee3", "#333c46"),
 }
-"""Class of a state -> on light, on dark."""
+"""State -> colour in the light and in the dark theme."""
 
 _LIGHT = "--bg:#fff;--fg:#1b2430;--soft:#5d6b7a;--line:#dfe5ea;--card:#f6f8fa;--accent:#1f6fb2;--bad:#b3362a"
 _DARK = "--bg:#12171d;--fg:#e6edf3;--soft:#93a1b0;--line:#2a323b;--card:#1a2129;--accent:#6fb3ee;--bad:#f0877c"

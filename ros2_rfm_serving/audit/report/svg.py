@@ -1,4 +1,4 @@
-"""Timelines and small curves as inline SVG: no library, no script, colours by class, so that dark and light are the page's."""
+"""Timelines and small curves as inline SVG without libraries or scripts; colours are classes, so that the page's theme applies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.audit import local_time
 from ros2_rfm_serving.audit.explain.explanation import clock
 
 WIDTH, LANE, LABEL = 1000, 22, 170
-"""Units of the drawing; it is as wide as the page."""
+"""Sizes in units of the drawing, which is scaled to the page's width."""
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200)
 MOST_POINTS = 240
 
@@ -37,7 +37,7 @@ class Lane(NamedTuple):
 
 
 def timeline(lanes: Sequence[Lane], begins_s: float, ends_s: float) -> str:
-    """One lane under the other over one time axis; marks are links."""
+    """Return the lanes below each other over one time axis, with marks as links."""
     height = LANE * len(lanes) + 26
 
     def x(at_s: float) -> float:
@@ -79,7 +79,7 @@ def _ticks(begins_s: float, ends_s: float, most: int = 8) -> list[float]:
 
 
 def curve(points: Sequence[tuple[float, float]], begins_s: float, ends_s: float, title: str) -> str:
-    """A sparkline from 0 up to its highest value. Empty: there is nothing to draw."""
+    """Return a sparkline from 0 to its highest value; empty without enough points."""
     kept = _thinned([point for point in points if math.isfinite(point[1])])
     if len(kept) < 2:
         return ""
@@ -90,7 +90,7 @@ def curve(points: Sequence[tuple[float, float]], begins_s: float, ends_s: float,
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The highest of each stretch: peaks stay."""
+    """Return the highest point of each interval, so that peaks remain."""
     size = max(1, math.ceil(len(points) / MOST_POINTS))
     return [max(points[at : at + size], key=lambda point: point[1]) for at in range(0, len(points), size)]
 

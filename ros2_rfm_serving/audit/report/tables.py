@@ -1,4 +1,4 @@
-"""Tables and words in HTML: all that comes from elsewhere is escaped here."""
+"""Tables and text in HTML, where all external text is escaped."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ros2_rfm_serving.audit.explain.explanation import duration
 
 
 class Markup(str):
-    """Made here, not from the graph."""
+    """HTML that was built here, and needs no escaping."""
 
     __slots__ = ()
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Columns whose names begin with # have numbers."""
+    """Return a table; columns whose names begin with # are numeric."""
     names = list(columns)
     numeric = [' class="num"' if name.startswith("#") else "" for name in names]
     head = "".join(f"<th{kind}>{escape(name.removeprefix('#'))}</th>" for name, kind in zip(names, numeric, strict=True))

@@ -1,4 +1,4 @@
-"""What robots and servers said of themselves over a recording. Messages in, plain data out."""
+"""Statuses of robots and servers over a recording, converted from messages to plain data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 
 ROBOT, SERVER, SCORE = (f"rfm_serving/msg/{name}" for name in ("RobotStatus", "ServerStatus", "EpisodeScore"))
 Told = Iterable[tuple[str, float, Any]]
-"""Type, ROS time in s, message."""
+"""Type, ROS time in s, and message."""
 
 
 class State(NamedTuple):
-    """From this time on."""
+    """State from a time on."""
 
     at_s: float
     state: str
@@ -28,24 +28,24 @@ class State(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of an episode."""
+    """Outcome of an episode."""
 
     at_s: float
     task: str
     success: bool
     by: str
-    """Who says so: `world` (simulated), `monitor`."""
+    """Source: `world` (simulated) or `monitor`."""
 
 
 @dataclass
 class Counts:
-    """A count that falls only when who tells it begins anew: what came on top of it while it was recorded."""
+    """Increase of a counter during a recording; the counter decreases only when its process restarts."""
 
     last: int | None = None
     more: int = 0
 
     def add(self, value: int) -> int:
-        """What came on top since the last one."""
+        """Add a value, and return the increase since the last one."""
         more = 0 if self.last is None else value - self.last if value >= self.last else value
         self.last = value
         self.more += more
@@ -61,15 +61,15 @@ class Component:
 
 @dataclass
 class Track:
-    """Of one robot or server."""
+    """States and figures of one robot or server over time."""
 
     name: str
     states: list[State] = field(default_factory=list)
     seen_s: list[float] = field(default_factory=list)
     curve: list[tuple[float, float]] = field(default_factory=list)
-    """Robots: staleness of executed actions, s; servers: load, [0, 1]."""
+    """Staleness of executed actions in s for robots, load in [0, 1] for servers."""
     refused: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Why -> when, how many more."""
+    """Reason -> time and number of further refusals."""
     model: str = ""
     counters: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
 
@@ -81,7 +81,7 @@ class Track:
         for one in counters:
             known = self.counters[f"refused {one.name}"]
             if known.last is None and self.seen_s:
-                known.last = 0  # it is counted from its first one on
+                known.last = 0  # it is counted from its first occurrence on
             if more := known.add(int(one.count)):
                 self.refused[one.name].append((at_s, more))
 
@@ -89,13 +89,13 @@ class Track:
 @dataclass
 class RobotTrack(Track):
     outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict)
-    """Who says so and episode -> how it ended."""
+    """Source and number of an episode -> outcome."""
     components: dict[str, Component] = field(default_factory=lambda: defaultdict(Component))
     tasks: dict[str, None] = field(default_factory=dict)
 
     @property
     def decided(self) -> list[Outcome]:
-        """A simulated world knows; where there is none, the monitor's word counts."""
+        """Return the outcomes by the simulated world, or else by the monitor."""
         of_world = [one for (by, _), one in self.outcomes.items() if by == "world"]
         return of_world or list(self.outcomes.values())
 

@@ -1,4 +1,4 @@
-"""What somebody asks of a recording."""
+"""Questions to a recording."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from ros2_rfm_serving.factory import Factory
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is to be otherwise; all of it together, the declaration first. Nothing: how close a replay comes to what was."""
+    """Changes for a replay, applied together, the descriptor first. Without any, a replay shows its own accuracy."""
 
     settings: str = ""
-    """As `changes.with_settings` reads it."""
+    """Text for `changes.with_settings`."""
     horizon: str = ""
-    """As `changes.with_horizon` reads it."""
+    """Text for `changes.with_horizon`."""
     factory: Factory | None = None
 
     @property
     def words(self) -> str:
-        """As it was asked."""
+        """Return a description of the changes."""
         factory = f"factory {self.factory.file}" if self.factory else ""
         return ", ".join(part for part in (factory, self.settings, self.horizon) if part)
 
     def of(self, case: Case, known: Knowledge) -> Case | None:
-        """The case that it makes of one. Raises: `ConfigurationError`, `ScheduleError`."""
+        """Return the changed case; None without changes. Raises: `ConfigurationError`, `ScheduleError` when a change is
+        impossible."""
         if not self.words:
             return None
         changed = with_factory(case, self.factory, known) if self.factory else case
@@ -39,7 +40,8 @@ class Question:
 
 
 def what_if(bag: Bag, question: Question, known: Knowledge, seeds: int = SEEDS) -> Comparison:
-    """Raises: `RfmError` for a recording that lacks what it takes, or a change that cannot be made."""
+    """Return the comparison of a recording with its replays. Raises: `RfmError` when the recording lacks inputs of a replay, or a
+    change is impossible."""
     recorded = recording(bag)
     changed = question.of(recorded.case, known)
     return compare(recorded, changed, question.words, seeds, known.service_s)

@@ -1,6 +1,5 @@
-"""What a recording says about a factory that does not follow from what its brains decided: who ticked when, which tasks were given,
-how long networks and engines took, what was out of order. All of it in seconds from the beginning of the recording.
-"""
+"""Replay inputs from a recording that do not follow from decisions: ticks of robots, tasks, delays of networks and engines,
+outages. All times are in seconds from the beginning of the recording."""
 
 from __future__ import annotations
 
@@ -15,25 +14,25 @@ from ros2_rfm_serving.types import ModelContract, Placement, Schedule
 
 
 class Ticked(NamedTuple):
-    """One tick: it comes with the robot's sensors, whatever was decided before."""
+    """One tick, with the age of the robot's sensor readings, whatever was decided before."""
 
     at_s: float
     state_age_s: float
-    """NaN: there were no readings yet."""
+    """Age of the state; NaN before the first readings."""
     images_age_s: float
     skew_s: float
     may_act: bool
 
 
 class TimedEvent(NamedTuple):
-    """An event that follows neither from a tick nor from a reply."""
+    """Event that follows neither from a tick nor from a reply."""
 
     at_s: float
     event: events.Event
 
 
 class Answered(NamedTuple):
-    """What a judge or a planner said, by the age of the attempt when it was asked."""
+    """Reply of a judge or a planner, by the age of the attempt at its request."""
 
     episode: int
     age_s: float
@@ -47,25 +46,25 @@ class Carried(NamedTuple):
 
     at_s: float
     both_ways_s: float
-    """There and back, without what its server spent; inf: it was lost, or its answer was."""
+    """Delay of both directions without the server's time; inf if the request or its reply was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotCase:
     config: RobotConfig
     task: str
-    """Class, as in the descriptor."""
+    """Class in the descriptor."""
     later: tuple[tuple[float, RobotConfig], ...] = ()
-    """When its parameters changed at work -> all that it was configured with from then on."""
+    """Time of each change of parameters -> complete configuration from then on."""
     first_episode: int = 1
     ticks: tuple[Ticked, ...] = ()
-    """From the first to the last it is there."""
+    """Ticks, from the first to the last of which the robot is present."""
     commands: tuple[TimedEvent, ...] = ()
     """Tasks, and commands of operators."""
     server_events: tuple[TimedEvent, ...] = ()
-    """What the middleware and servers that were not ready reported: it comes with the servers' outages."""
+    """Reports of the middleware and of servers that were not ready; they belong to the servers' outages."""
     resets_s: Mapping[int, float] = field(default_factory=dict)
-    """Episode -> from its beginning until the robot was reset."""
+    """Episode -> time from its begin until the robot was reset."""
     answers: tuple[Answered, ...] = ()
     network: tuple[Carried, ...] = ()
 
@@ -77,16 +76,16 @@ class RobotCase:
 class Batch(NamedTuple):
     at_s: float
     rows: int
-    """Requests in it."""
+    """Number of requests."""
     padded: int
-    """Rows that were computed. Where requests are batched continuously: as many were in service when it began, with it."""
+    """Number of computed rows; with continuous batching, number of requests in service at its begin, itself included."""
     seconds: float
 
 
 class Outage(NamedTuple):
     from_s: float
     until_s: float
-    """inf: to the end."""
+    """End; inf for the end of the recording."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +95,12 @@ class ServerCase:
     contract: ModelContract
     batches: tuple[Batch, ...] = ()
     intake_s: float = 0.0
-    """From a request's arrival until it can run, when nothing is in its way: decoding, waking up."""
+    """Time from a request's arrival until it can run without waiting for others: decoding and wake-up."""
     pause_s: float = 0.0
-    """From the end of a batch to the beginning of the next one that waits."""
+    """Time from the end of a batch to the begin of the next waiting one."""
     outages: tuple[Outage, ...] = ()
     confidences: tuple[tuple[float, ...], ...] = ()
-    """Of each chunk's rows; none: not estimated."""
+    """Confidences of each chunk's rows; empty if not estimated."""
 
     @property
     def name(self) -> str:
@@ -112,20 +111,20 @@ class ServerCase:
 class Case:
     seconds: float
     warm_up_s: float
-    """Not counted in any figure: sessions open, queues fill."""
+    """Time at the begin that figures exclude, while sessions open and queues fill."""
     robots: Mapping[str, RobotCase]
     servers: Mapping[str, ServerCase]
     schedules: tuple[tuple[float, Schedule], ...]
-    """When it was heard first -> what."""
+    """Time of first reception -> schedule."""
     gaps: tuple[str, ...] = ()
-    """What the recording does not say, in words."""
+    """Descriptions of information that the recording lacks."""
 
     @property
     def schedule(self) -> Schedule:
-        """The last one."""
+        """Return the last schedule."""
         return self.schedules[-1][1]
 
     @property
     def slos_s(self) -> dict[tuple[str, str], float]:
-        """(robot, component) -> request to reply; inf: none declared."""
+        """Return the SLO from request to reply by robot and component; inf without one."""
         return {(r.robot, r.component): r.slo_s or math.inf for _, s in self.schedules for r in s.routes}

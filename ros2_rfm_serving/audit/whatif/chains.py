@@ -1,4 +1,4 @@
-"""The chains of a recording, on one axis: seconds from its beginning."""
+"""Chains of a recording on one time axis, in seconds from its beginning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class Chain:
-    """Of one brain, as long as somebody listened."""
+    """Chain of one core, for as long as it was recorded."""
 
     writer: str
     role: str
@@ -27,11 +27,11 @@ class Chain:
     """ROS time at which the recording begins."""
 
     def at_s(self, t: float) -> float:
-        """Of an instant on the writer's clock."""
+        """Return the time of an instant on the writer's clock."""
         return self.stamp_s + t - self.begins_s
 
     def of(self, *kinds: str) -> Iterator[tuple[float, Record]]:
-        """(when, record)"""
+        """Yield time and record of these kinds."""
         return ((self.at_s(record["t"]), record) for record in self.records if record["kind"] in kinds)
 
 
@@ -53,13 +53,13 @@ def chains_of(pages: Iterable[Page]) -> list[Chain]:
 
 
 def first(found: Any, kind: type[T]) -> T | None:
-    """Return the first value of a class in what the codec wrote, wherever it stands. Raises: `RfmError` when it cannot be read."""
+    """Return the first value of a class in the codec's output, at any depth. Raises: `RfmError` when it cannot be read."""
     name = codec.NAMES[kind]
     return read_as(kind, first_raw(found, lambda tag: tag == name), codec.value)
 
 
 def read_as(kind: type[T], raw: Any, read: Callable[[Any], Any]) -> T | None:
-    """Return what was recorded as a value of a class; None: there is none. Raises: `RfmError` when it is none of that class."""
+    """Return a recorded value of a class; None without one. Raises: `RfmError` when it has another class."""
     if raw is None:
         return None
     value = read(raw)
@@ -69,7 +69,7 @@ def read_as(kind: type[T], raw: Any, read: Callable[[Any], Any]) -> T | None:
 
 
 def first_raw(found: Any, is_wanted: Callable[[str], bool]) -> Any:
-    """Return the first object whose tag is wanted, as it was recorded, wherever it stands; None: there is none."""
+    """Return the first object with a wanted tag in its recorded form, at any depth; None without one."""
     if isinstance(found, dict):
         if is_wanted(str(found.get("~", ""))):
             return found

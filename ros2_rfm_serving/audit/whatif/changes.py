@@ -1,4 +1,4 @@
-"""What is to be otherwise, as somebody writes it: `dispatch=fifo`, `static:8`. A change makes another case of a case."""
+"""Changes of a case in their written form, such as `dispatch=fifo` and `static:8`; each turns a case into another case."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ Read = Callable[[str], Any]
 
 class Setting(NamedTuple):
     takes: str
-    """In words."""
+    """Description of its values."""
     read: Read
-    """Raises: `ValueError`, or `ConfigurationError` that names what is known."""
+    """Parser. Raises: `ValueError`, or `ConfigurationError` that lists the known values."""
     apply: Callable[[Case, Any], Case]
 
 
 def with_settings(case: Case, text: str) -> Case:
-    """`text`: `dispatch=fifo,batching=wait`. Raises: `ConfigurationError` naming what is known."""
+    """Return the case with changed settings. `text`: `dispatch=fifo,batching=wait`. Raises: `ConfigurationError` that lists known
+    names."""
     seen: set[str] = set()
     for part in text.split(","):
         name, given, value = (word.strip() for word in part.partition("="))
@@ -43,7 +44,7 @@ def with_settings(case: Case, text: str) -> Case:
 
 
 def known() -> str:
-    """Names and what they take, for people."""
+    """Return the names of settings with descriptions of their values."""
     return "; ".join(f"{name}: {setting.takes}" for name, setting in SETTINGS.items())
 
 
@@ -58,9 +59,10 @@ def _read(name: str, value: str) -> Any:
 
 
 def with_horizon(case: Case, text: str) -> Case:
-    """`text`: `static:8`, or `confidence:0.4` or `confidence:0.4:2`, threshold and fewest steps; other policies alike.
+    """Return the case with another execution horizon. `text`: `static:8`, or `confidence:0.4` or `confidence:0.4:2` with threshold
+    and fewest steps; other policies have the latter form.
 
-    Raises: `ConfigurationError`.
+    Raises: `ConfigurationError` when the text is invalid, or the recording does not support the policy.
     """
     policy, _, rest = text.partition(":")
     try:
@@ -118,18 +120,18 @@ def each_robot(case: Case, change: Callable[[RobotConfig], RobotConfig]) -> Case
 
 
 def configured(robot: RobotCase, change: Callable[[RobotConfig], RobotConfig]) -> RobotCase:
-    """Otherwise, whatever its parameters are by then."""
+    """Return the robot with a change of its configuration, and of all later ones."""
     later = tuple((at_s, change(config)) for at_s, config in robot.later)
     return replace(robot, config=change(robot.config), later=later)
 
 
 def _of_servers(name: str) -> Callable[[Case, Any], Case]:
-    """A field of their configuration."""
+    """Return a setter of a field of the servers' configuration."""
     return lambda case, value: each_server(case, lambda server: replace(server, config=replace(server.config, **{name: value})))
 
 
 def _of_placements(name: str) -> Callable[[Case, Any], Case]:
-    """A field of the schedule, and of what servers have for it."""
+    """Return a setter of a field of the schedule's placements, and of the servers' configuration."""
 
     def change(server: ServerCase, value: Any) -> ServerCase:
         changes = {name: value}
@@ -185,7 +187,7 @@ def _dispatch(text: str) -> str:
 
 def _batching(text: str) -> str:
     Dispatcher(dispatch_policy("fifo"), text)
-    if text == CONTINUOUS:  # what an engine would have taken for single steps was not recorded
+    if text == CONTINUOUS:  # the engine's times of single steps were not recorded
         raise ValueError(text)
     return text
 

@@ -1,4 +1,4 @@
-"""As recorded, as replayed, and changed, beside each other, with what such a replay cannot know."""
+"""Comparison of a recording, its replay and a changed replay, with the limits of such a replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ros2_rfm_serving.errors import RfmError
 
 SEEDS = 5
 LOAD_CHANGES = 0.2
-"""Relative difference of the requests on the network that is worth a word."""
+"""Smallest relative difference of the requests on the network that is reported."""
 NEVER_KNOWN = (
     "other actions would have shown the cameras something else: models are not run again, judges say what they said then at the "
     "same age of an attempt, and tasks end as they ended; success is not predicted",
@@ -26,7 +26,7 @@ NEVER_KNOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of one figure, over the seeds: delays and batch times are drawn from those recorded about then."""
+    """Distribution of one figure over the seeds, which draw delays and batch times from those recorded near the same time."""
 
     median: float
     low: float
@@ -39,18 +39,18 @@ class Row:
     recorded: float
     replayed: Spread
     changed: Spread | None
-    """None: nothing was changed."""
+    """Figure of the changed replay; None without a change."""
 
     @property
     def error(self) -> float:
-        """Of the replay of what was recorded, as a share; of shares, the difference. NaN: nothing to compare."""
+        """Return the relative error of the unchanged replay; for shares the difference, NaN without a value to compare with."""
         if self.name in SHARES:
             return self.replayed.median - self.recorded
         return self.replayed.median / self.recorded - 1.0 if self.recorded else math.nan
 
     @property
     def ratio(self) -> float:
-        """What the change does: changed to replayed, for both have the replay's error."""
+        """Return the effect of the change as changed over replayed, because both have the replay's error."""
         return self.changed.median / self.replayed.median if self.changed and self.replayed.median else math.nan
 
 
@@ -60,13 +60,13 @@ SHARES = frozenset({"held_share", "slo_attainment"})
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     change: str
-    """In words; empty: none."""
+    """Description of the change; empty without one."""
     seconds: float
-    """That were counted."""
+    """Duration that figures include."""
     seeds: int
     rows: tuple[Row, ...]
     unknown: tuple[str, ...]
-    """What the replay cannot know, in sentences."""
+    """Sentences about the limits of the replay."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,9 +81,9 @@ class Comparison:
 def compare(
     recorded: Recording, changed: Case | None, change: str, seeds: int = SEEDS, service_s: ServiceTime | None = None
 ) -> Comparison:
-    """changed: None: only how close a replay comes.
+    """Return the comparison. changed: None shows only the accuracy of a replay.
 
-    Raises: `ModelError` when nothing says how long a server takes; `RfmError` when a replay of what was recorded serves nobody.
+    Raises: `ModelError` when the service time of a server is unknown; `RfmError` when the unchanged replay has no replies.
     """
     case = recorded.case
     same = [replay(case, seed, service_s) for seed in range(seeds)]
@@ -103,7 +103,7 @@ def compare(
 
 
 def _refuse_idle(recorded: Recording, same: Sequence[Outcome]) -> None:
-    """Against nothing, no change is better or worse."""
+    """Check that the replay has chunks where the recording has them, because otherwise it cannot show the effect of a change."""
     was_hz = recorded.figures.chunks_hz
     if was_hz > 0.0 and not any(outcome.figures.chunks_hz for outcome in same):
         why = "; ".join(recorded.case.gaps) or "`rfm replay` without a change says whether its journals are whole"

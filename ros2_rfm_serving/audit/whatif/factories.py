@@ -1,4 +1,4 @@
-"""A case under another declaration: planned anew, with the robots, service times and outages that were recorded."""
+"""Change of a case's descriptor: a new plan with the recorded robots, service times and outages."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ros2_rfm_serving.virtual_time.events import source
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What a scheduler goes by."""
+    """Profiles and catalogue of a scheduler."""
 
     profile: Profile
     catalogue: Catalogue
 
     def service_s(self, model: str, gpu_type: str, rows: int) -> float:
-        """Seconds of a batch, as `replay.ServiceTime`: by the catalogue's law, or else measured; NaN: nobody has said."""
+        """Return the time of a batch in s for `replay.ServiceTime`: by the catalogue's law, or else as measured; NaN if unknown."""
         footprint = self.catalogue.footprint(model, gpu_type)
         if footprint and footprint.service:
             return footprint.service.law().mean_s(rows)
@@ -41,7 +41,8 @@ class Knowledge:
 
 
 def with_factory(case: Case, factory: Factory, known: Knowledge, policy: str = "best") -> Case:
-    """Raises: `ConfigurationError` for a task of which no robot was recorded; `ScheduleError` when it cannot be served."""
+    """Return the case with another factory. Raises: `ConfigurationError` for a task without a recorded robot; `ScheduleError` when
+    it cannot be served."""
     factory, _ = without_automatic(factory, known.profile, known.catalogue)
     solution = plan_factory(factory, known.profile, known.catalogue, policy=policy)
     if not solution.servers:
@@ -66,7 +67,7 @@ def with_factory(case: Case, factory: Factory, known: Knowledge, policy: str = "
 
 
 def _not_applied(factory: Factory, case: Case, settings: Settings) -> list[str]:
-    """What the declaration says and no recording can follow."""
+    """Return descriptions of declared settings that a replay cannot apply."""
     gaps = [
         f"{task!r} is declared with control_rate_hz {wanted_hz:g}, which is not applied: robots tick as they did, at {rate_hz:g}"
         for task, rate_hz, wanted_hz in _rates(case, settings)
@@ -80,7 +81,7 @@ def _not_applied(factory: Factory, case: Case, settings: Settings) -> list[str]:
 
 
 def _rates(case: Case, settings: Settings) -> list[tuple[str, float, float]]:
-    """(task, recorded, declared; 0: nothing is declared)"""
+    """Return task, recorded rate and declared rate (0 if undeclared)."""
     found = {(_task(one), one.config.control_rate_hz) for one in case.robots.values()}
     return [(task, rate_hz, settings.robots[task].control_rate_hz) for task, rate_hz in sorted(found) if task in settings.robots]
 
@@ -123,7 +124,8 @@ def _task(robot: RobotCase) -> str:
 
 
 def _beside(robot: RobotCase, name: str, period_s: float) -> RobotCase:
-    """Another one that does the same later, by a part of the time for which it executes a chunk: else both would ask at once."""
+    """Return a robot that does the same with a delay, a part of the time for which it executes a chunk, so that requests do not
+    coincide."""
     later_s = period_s * source(0, "beside", name).random()
     return replace(
         robot,
@@ -133,7 +135,8 @@ def _beside(robot: RobotCase, name: str, period_s: float) -> RobotCase:
 
 
 def declared(config: RobotConfig, settings: RobotSettings) -> RobotConfig:
-    """What a descriptor says about a robot, as `factory/nodes.py` has it for a live one. Raises: `ConfigurationError`."""
+    """Return the configuration with a descriptor's settings, as `factory/nodes.py` applies them to a live robot. Raises:
+    `ConfigurationError` when they are invalid."""
     policy = replace(
         config.policy,
         fallbacks=settings.fallbacks,
@@ -159,7 +162,7 @@ def declared(config: RobotConfig, settings: RobotSettings) -> RobotConfig:
 
 
 def _server(placement: Placement, settings: ServerSettings, case: Case, known: Knowledge) -> ServerCase:
-    """With the times of those that ran its model on such a GPU, and the outages of the one of its name."""
+    """Return a server with the times of servers that ran its model on such a GPU, and the outages of the server with its name."""
     alike = [server for server in case.servers.values() if _kind(server.placement) == _kind(placement)]
     same = [server for server in alike if server.name == placement.server]
     model = [server for server in case.servers.values() if server.placement.model == placement.model]

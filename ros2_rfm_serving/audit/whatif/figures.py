@@ -1,4 +1,4 @@
-"""The figures by which a recording and its replays are compared: counted alike on both sides."""
+"""Figures for the comparison of a recording with its replays, with the same definition for both."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ros2_rfm_serving.types import SYSTEM1
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Of all robots together."""
+    """Figures of all robots together."""
 
     chunks_hz: float
-    """That robots accepted."""
+    """Chunks that robots accepted, per second."""
     actions_hz: float
     staleness_p50_s: float
-    """Age of the observation behind an action when it is executed; NaN, here and below: there was none."""
+    """Age of the observation behind an action at its execution; NaN, here and below, without a value."""
     staleness_p99_s: float
     round_trip_p50_s: float
-    """Of System 1: request to chunk."""
+    """Time from a System 1 request to its chunk."""
     round_trip_p99_s: float
     held_share: float
-    """Of the control periods in which a task was executed: those without an action."""
+    """Share of control periods without an action among those in which a task was executed."""
     slo_attainment: float
     """Share of the requests with an SLO that were answered within it."""
     mean_batch: float
-    """Rows."""
+    """Mean number of rows."""
     episodes: float
-    """That were begun."""
+    """Number of episodes that began."""
 
     def items(self) -> Iterable[tuple[str, float]]:
         return asdict(self).items()
@@ -43,13 +43,13 @@ NAMES = tuple(f.name for f in fields(Figures))
 
 @dataclass
 class Log:
-    """What happened to one robot."""
+    """Events of one robot."""
 
     name: str
     sent: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """Component -> (when, how long until its answer; inf: there was none)."""
+    """Component -> time of each request, and delay until its reply; inf without one."""
     executed: list[tuple[float, float]] = field(default_factory=list)
-    """(when, staleness)"""
+    """Time and staleness of each executed action."""
     held: list[float] = field(default_factory=list)
     chunks: list[float] = field(default_factory=list)
     episodes: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Log:
         self.sent[component].append((now_s, math.inf))
 
     def answered(self, component: str, now_s: float) -> None:
-        """The newest request of it."""
+        """Record a reply to the component's newest request."""
         if not self.sent[component]:
             return
         at_s, _ = self.sent[component][-1]
@@ -74,7 +74,7 @@ def figures(
     from_s: float,
     until_s: float,
 ) -> Figures:
-    """Between two times. batches: (when, rows)."""
+    """Return the figures between two times. batches: time and number of rows."""
 
     def within(times_s: Iterable[float]) -> int:
         return sum(from_s <= at_s < until_s for at_s in times_s)
@@ -108,7 +108,7 @@ def _sent(logs: Sequence[Log], from_s: float, until_s: float, *components: str) 
 
 
 def _attainment(logs: Sequence[Log], slos_s: Mapping[tuple[str, str], float], from_s: float, until_s: float) -> float:
-    """What has no answer yet and still had time for it says nothing."""
+    """Return the share of requests within their SLO; a request without a reply whose SLO has not yet passed is excluded."""
     met = []
     for key, at_s, waited_s in _sent(logs, from_s, until_s):
         slo_s = slos_s.get(key, math.inf)

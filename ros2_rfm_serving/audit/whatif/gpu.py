@@ -1,4 +1,4 @@
-"""The GPU of a recorded server: a batch takes what one of its size took about then, and judges say what they said then."""
+"""GPU of a recorded server: batch times are drawn from recorded ones of the same size and time, and judges repeat their replies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ros2_rfm_serving.virtual_time.events import Events
 from ros2_rfm_serving.virtual_time.rounds import Answers
 
 Says = Callable[[RequestId], tuple[str, ...]]
-"""What a judge or a planner said of this robot at this age of its attempt; empty: it was not asked then."""
+"""Function that returns the recorded reply of a judge or a planner for this robot at this age of its attempt; empty without one."""
 
 
 class Law:
-    """Of the recorded batches of one server. `guessed`: sizes that were not recorded, for which it had to give a time."""
+    """Service time of a server by its recorded batches. `guessed`: sizes without a record, whose times were extrapolated."""
 
     def __init__(self, case: ServerCase, profile_s: Callable[[int], float] | None = None) -> None:
-        """profile_s: what a profile says of a batch of so many rows; once any size was recorded, it is trusted for ratios alone."""
+        """Read the batches. profile_s: time of a batch by a profile, of which only ratios are used once any size was recorded."""
         self._of: defaultdict[int, list[Batch]] = defaultdict(list)
         for batch in case.batches:
             self._of[batch.padded].append(batch)
@@ -40,7 +40,8 @@ class Law:
         self.guessed: set[int] = set()
 
     def draw_s(self, rows: int, now_s: float, rng: random.Random) -> float:
-        """Of a batch of so many requests; of one request that is so many with those in service, where it batches continuously."""
+        """Return the time of a batch with this number of requests; with continuous batching, of one request with this number in
+        service."""
         rows = self._padded(rows)
         if rows in self._of:
             return rng.choice(window(self._of[rows], now_s)).seconds
@@ -51,16 +52,17 @@ class Law:
         return self._mean_s(rows) / self._medians_s[near] * rng.choice(window(self._of[near], now_s)).seconds
 
     def mean_s(self, rows: int) -> float:
-        """NaN: nobody has said."""
+        """Return the mean time of a batch in s; NaN if unknown."""
         return self._mean_s(self._padded(rows))
 
     def profile_s(self, batch_size: int) -> tuple[float, ...]:
-        """Seconds of batches of 1, 2, ... rows, for a server's own estimates; none: nothing is known."""
+        """Return the times in s of batches of 1, 2, ... rows for a server's own estimates; empty if unknown."""
         found = tuple(self.mean_s(rows) for rows in range(1, batch_size + 1))
         return found if all(math.isfinite(seconds) for seconds in found) else ()
 
     def _padded(self, rows: int) -> int:
-        """What an engine makes of it that always fills its batches up, or up to sizes that it was compiled for."""
+        """Return the computed rows of a batch on an engine that pads its batches completely, or to the sizes that it was compiled
+        for."""
         if self.is_continuous:
             return rows
         if self._fills is Fills.WHOLE:
@@ -68,7 +70,8 @@ class Law:
         return rows if self._fills is Fills.NOTHING else next((size for size in self._medians_s if size >= rows), rows)
 
     def _mean_s(self, rows: int) -> float:
-        """Between recorded sizes on a straight line; beyond by the profile's ratio, or else on the line through all of them."""
+        """Return the mean time: interpolated between recorded sizes; beyond them by the profile's ratio, or else by a
+        fitted line."""
         known = list(self._medians_s)
         if not known:
             return self._profile_s(rows) if self._profile_s else math.nan
@@ -81,7 +84,7 @@ class Law:
 
     @property
     def _slope_s(self) -> float:
-        """Per row, never negative; one size alone says nothing about others."""
+        """Return the time per row, never negative; 0 with only one recorded size, which gives no slope."""
         if len(self._medians_s) < 2:
             return 0.0
         rows, medians_s = zip(*self._medians_s.items(), strict=True)
@@ -89,7 +92,7 @@ class Law:
 
 
 class Fills(enum.Enum):
-    """Up to what an engine fills a batch."""
+    """Padding of batches by an engine."""
 
     NOTHING = "nothing"
     SIZES = "sizes"
@@ -103,7 +106,7 @@ def _fills(batches: Sequence[Batch]) -> Fills:
 
 
 class RecordedEngine(EmulatedEngine):
-    """With the contract that was recorded, without the robot's body: no actions, no cameras, no state."""
+    """Engine with the recorded contract, but without actions, cameras and state of the robot."""
 
     def __init__(self, case: ServerCase, spend: Callable[[int], None], says: Says, rng: random.Random) -> None:
         contract = case.contract
@@ -136,7 +139,7 @@ class RecordedEngine(EmulatedEngine):
 
 
 MAX_ROWS = 65_535
-"""Whatever a schedule asks for."""
+"""Upper bound of the batch sizes of any schedule."""
 
 
 def bodiless(contract: ModelContract) -> ModelContract:
@@ -144,14 +147,14 @@ def bodiless(contract: ModelContract) -> ModelContract:
 
 
 class RecordedGpu:
-    """In place of `simulation.gpu.BatchGpu` and `SharedGpu`."""
+    """Replacement of `simulation.gpu.BatchGpu` and `SharedGpu`."""
 
     def __init__(self, case: ServerCase, law: Law, says: Says, events: Events, rng: random.Random) -> None:
         self.engine = RecordedEngine(case, self._spend, says, rng)
         self.max_concurrent = case.config.max_concurrent
         self.law, self._pause_s, self._events, self._rng = law, case.pause_s, events, rng
         self.ran: list[tuple[float, int]] = []
-        """(when, requests) of every batch."""
+        """Time and number of requests of every batch."""
         self._spent_s, self._ended_s = 0.0, -math.inf
         self._in_service: set[Work] = set()
 
@@ -172,5 +175,5 @@ class RecordedGpu:
         done(work, answers)
 
     def forget(self) -> None:
-        """What runs will not end."""
+        """Discard running batches, which will not end."""
         self._in_service.clear()

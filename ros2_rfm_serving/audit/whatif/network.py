@@ -1,4 +1,4 @@
-"""One robot's connection as it was recorded: every message takes what one of those that were sent about then took."""
+"""Connection of one robot as recorded: the delay of every message is drawn from those of messages near the same time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ros2_rfm_serving.audit.whatif.case import Carried
 from ros2_rfm_serving.faults import Delivery, Direction
 
 NEAREST = 9
-"""Recorded requests, of which one is drawn."""
+"""Number of recorded requests from which one is drawn."""
 CUT = 3
-"""As many in a row without an answer are a cut; single ones were lost."""
+"""Number of consecutive requests without a reply that count as a disconnection; fewer count as lost."""
 
 
 class Timed(Protocol):
@@ -26,23 +26,23 @@ T = TypeVar("T", bound=Timed)
 
 
 class RecordedWire:
-    """In place of `simulation.wire.Wire`. Which share of both ways is which is not recorded: each is half. An answer takes as long
-    as its request took: halves of two of them would be late twice as often, by half as much."""
+    """Replacement of `simulation.wire.Wire`. The recording has only the sum of both directions, so each has half of it. A reply has
+    the delay of its request: independent draws would be late twice as often, by half as much."""
 
     def __init__(self, carried: Sequence[Carried], intake_s: float, rng: random.Random) -> None:
-        """intake_s: what its servers need before a request can run; it is spent on the way."""
+        """Read the recorded requests. intake_s: intake time of the robot's servers, which is added to the way."""
         self._cuts = cuts(carried)
         self._carried = [c for c in carried if self._connected(c.at_s)]
         self._arrived = [c for c in self._carried if c.both_ways_s < math.inf]
         self._intake_s, self._rng = intake_s, rng
         self._both_ways_s = math.inf
-        """Of the newest request; inf: it was lost."""
+        """Delay of both directions of the newest request; inf if it was lost."""
 
     def connected(self, direction: Direction, now_s: float) -> bool:
         return self._connected(now_s)
 
     def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]:
-        """Of a message that sets out now; none: it never arrives."""
+        """Return the deliveries of a message that is sent now; empty if it never arrives."""
         asks = direction is Direction.UP and not reliable
         if not self._connected(now_s):
             return ()
@@ -61,14 +61,14 @@ class RecordedWire:
 
 
 def window(recorded: Sequence[T], now_s: float, num: int = NEAREST) -> Sequence[T]:
-    """About the `num` nearest in time; they are in its order."""
+    """Return about the `num` nearest elements in time; the input is ordered by time."""
     at = bisect.bisect_left(recorded, now_s, key=lambda one: one.at_s)
     first = max(0, min(at - num // 2, len(recorded) - num))
     return recorded[first : first + num]
 
 
 def cuts(carried: Sequence[Carried]) -> list[tuple[float, float]]:
-    """From the first lost request of several in a row to the next one that arrived."""
+    """Return the intervals from the first of several consecutive lost requests to the next one that arrived."""
     found: list[tuple[float, float]] = []
     lost: list[float] = []
     for c in [*carried, Carried(math.inf, 0.0)]:

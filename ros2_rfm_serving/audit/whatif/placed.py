@@ -1,4 +1,4 @@
-"""The servers that recorded schedules name, the first as well as the last, as journals have them."""
+"""Servers in the recorded schedules, from the first to the last, as their journals describe them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ros2_rfm_serving.audit.whatif.servers import ServerRead
 from ros2_rfm_serving.types import Placement, Schedule
 
 Schedules = Sequence[tuple[float, Schedule]]
-"""When each was heard first -> what."""
+"""Time of first reception -> schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
     servers: Mapping[str, ServerCase]
     gaps: tuple[str, ...]
-    """In words: what stands in for what, and what is left out."""
+    """Descriptions of substitutes and omissions."""
 
 
 def placed(
     schedules: Schedules, servers: Mapping[str, ServerRead], outages: Mapping[str, Sequence[Outage]], robots: Iterable[RobotRead]
 ) -> Placed:
-    """outages: of every server that said once that it was ready, and of every one with a journal.
+    """Return the servers of the schedules. outages: of every server that was ever ready, and of every one with a journal.
 
-    A server is as the last schedule that names it says. One whose journal is missing has that of another one with its model.
+    A server has the placement of the last schedule that names it. Without a journal it has that of another server with its model.
     """
     found: dict[str, ServerCase] = {}
     gaps = _moved(schedules)
@@ -46,12 +46,13 @@ def placed(
 
 
 def placements_of(schedules: Schedules) -> dict[str, Placement]:
-    """Server -> what the last schedule that names it says."""
+    """Return the placement of each server in the last schedule that names it."""
     return {placement.server: placement for _, schedule in schedules for placement in schedule.placements}
 
 
 def named_s(server: str, schedules: Schedules) -> list[tuple[float, float]]:
-    """(from, until) when the schedule named it; the first one counts from the beginning, the last one to the end, inf."""
+    """Return the intervals in which a schedule names a server; the first schedule counts from the beginning, the last to the end,
+    inf."""
     found: list[tuple[float, float]] = []
     changes_s = (0.0, *(at_s for at_s, _ in schedules[1:]), math.inf)
     for (from_s, until_s), (_, schedule) in zip(pairwise(changes_s), schedules, strict=True):
@@ -63,7 +64,7 @@ def named_s(server: str, schedules: Schedules) -> list[tuple[float, float]]:
 
 
 def _within(outage: Outage, periods_s: Iterable[tuple[float, float]]) -> list[Outage]:
-    """Whom no schedule names has nothing to do: that it is silent then is no outage."""
+    """Return the parts of an outage in intervals with a placement; a server without one has nothing to do, and may be silent."""
     pieces = [Outage(max(outage.from_s, from_s), min(outage.until_s, until_s)) for from_s, until_s in periods_s]
     return [piece for piece in pieces if piece.from_s < piece.until_s]
 
@@ -94,7 +95,7 @@ def _moved(schedules: Schedules) -> list[str]:
 
 
 def _confidences(robots: Iterable[RobotRead]) -> dict[str, tuple[tuple[float, ...], ...]]:
-    """Server -> of its chunks."""
+    """Return the confidences of each server's chunks."""
     found: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
     for robot in robots:
         for server, sure in robot.confidences.items():

@@ -1,4 +1,4 @@
-"""A recording as a case, and the figures that it had itself."""
+"""Conversion of a recording into a case, with the recording's own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ros2_rfm_serving.types import SYSTEM1, Schedule, ServerState
 
 ROBOT_STATUS, SERVER_STATUS = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
 SETTLES_S = 2.0
-"""After the first chunk: not counted in any figure."""
+"""Time after the first chunk that figures exclude."""
 RECORD = "record with `rfm record` or `rfm up --record` while they run, as the first who does: it takes a beginning"
 
 
@@ -28,11 +28,11 @@ RECORD = "record with `rfm record` or `rfm up --record` while they run, as the f
 class Recording:
     case: Case
     figures: Figures
-    """Of the recording itself."""
+    """Figures of the recording itself."""
 
 
 def recording(bag: Bag) -> Recording:
-    """Raises: `RfmError` when it lacks what a replay needs, or has records that nobody wrote so."""
+    """Return the case in a recording. Raises: `RfmError` when it lacks inputs of a replay, or has malformed records."""
     try:
         return _recording(bag)
     except DAMAGED as error:
@@ -69,7 +69,7 @@ def _recording(bag: Bag) -> Recording:
 
 
 def _statuses(bag: Bag, begins_s: float) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, bool]]]]:
-    """Robot -> when it had no action to execute; server -> when it said whether it was ready."""
+    """Return, by robot, times without an action to execute; and by server, times of its statuses and whether it was ready."""
     held: defaultdict[str, list[float]] = defaultdict(list)
     ready: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
     counts: dict[str, int] = {}
@@ -85,7 +85,7 @@ def _statuses(bag: Bag, begins_s: float) -> tuple[dict[str, list[float]], dict[s
 
 
 def _signs(server: str, robots: Iterable[RobotRead]) -> list[tuple[float, bool]]:
-    """Answers say that it was there, too: whoever records may hear of it later than its robots."""
+    """Return the times of replies as evidence of readiness, because the recorder may discover a server later than its robots."""
     trips = [(robot.asked[key], trip_s) for robot in robots for key, (trip_s, _) in robot.trips.items()]
     return [(asked.at_s + trip_s, True) for asked, trip_s in trips if asked.server == server]
 
@@ -97,14 +97,14 @@ def _outages(
     robots: Iterable[RobotRead],
     seconds: float,
 ) -> dict[str, list[Outage]]:
-    """Of those that have a journal, or that were ready once."""
+    """Return the outages of servers with a journal, and of those that were ever ready."""
     signs = {name: sorted([*ready.get(name, ()), *_signs(name, robots)]) for name in names}
     known = {name: of for name, of in signs.items() if name in journals or any(is_ready for _, is_ready in of)}
     return {name: outages_of(of, seconds) for name, of in known.items()}
 
 
 def _schedules(robots: Sequence[RobotRead]) -> list[tuple[float, Schedule]]:
-    """When each was heard first. Raises: `RfmError` when there was none."""
+    """Return the schedules with the times of their first reception. Raises: `RfmError` without a schedule."""
     heard: dict[tuple[int, int], tuple[float, Schedule]] = {}
     for at_s, schedule in (found for robot in robots for found in robot.schedules):
         key = (schedule.scheduler, schedule.epoch)
@@ -115,7 +115,8 @@ def _schedules(robots: Sequence[RobotRead]) -> list[tuple[float, Schedule]]:
 
 
 def _refuse_unheard(bag: Bag, robots: Iterable[RobotRead], servers: Collection[str]) -> None:
-    """Raises: `RfmError` when a server that gave chunks has no journal, nor has another one with its model."""
+    """Check that servers with chunks have a journal, or share their model with a server that has one. Raises: `RfmError`
+    otherwise."""
     answered = {robot.asked[key].server for robot in robots for key in robot.trips if key[1] == SYSTEM1}
     if lacking := sorted(answered.difference(servers)):
         problem = f"no journal of {', '.join(lacking)} is in it, nor of another server with its model, and robots had chunks of it"
@@ -138,7 +139,7 @@ def _unknown(servers: Mapping[str, ServerRead]) -> list[str]:
 
 
 def _arrived(servers: Mapping[str, ServerRead], outages: Mapping[str, Sequence[Outage]]) -> Any:
-    """Whether a request without an answer says nothing about the network."""
+    """Return a function that tells whether a request without a reply is no evidence of a loss on the network."""
 
     def arrived(key: Key, asked: Asked) -> bool:
         server = servers.get(asked.server)

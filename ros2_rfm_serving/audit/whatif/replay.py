@@ -1,4 +1,4 @@
-"""A case in virtual time, with the brains of today. The same case and seed give the same figures."""
+"""Replay of a case in virtual time with the present cores. The same case and seed give the same figures."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ros2_rfm_serving.types import RequestId, Schedule
 from ros2_rfm_serving.virtual_time.events import source
 
 ServiceTime = Callable[[str, str, int], float]
-"""(model, GPU type, rows) -> seconds of a batch, by a profile; NaN: it does not say."""
+"""Function from model, GPU type and rows to the time of a batch in s by a profile; NaN if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Of one replay."""
+    """Result of one replay."""
 
     figures: Figures
     guessed: Mapping[str, tuple[int, ...]]
-    """Server -> batch sizes that ran and were not recorded there."""
+    """Server -> batch sizes that ran in the replay and not in the recording."""
 
 
 def replay(case: Case, seed: int, service_s: ServiceTime | None = None) -> Outcome:
-    """Raises: `ModelError` when nothing says how long a server takes."""
+    """Return the outcome of a case. Raises: `ModelError` when the service time of a server is unknown."""
     return _Replay(case, seed, service_s).outcome()
 
 

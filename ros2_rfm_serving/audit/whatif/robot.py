@@ -1,5 +1,5 @@
-"""A recorded robot in virtual time: the brain of today, given the ticks, tasks and people's words of then. What servers say comes
-from the replayed ones."""
+"""Recorded robot in virtual time: the present core with the recorded ticks, tasks and operator commands. Servers' messages come
+from the replayed servers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ros2_rfm_serving.virtual_time.events import Events
 
 STATE = empty(0)
 RESET_S = 0.5
-"""Of an attempt that was not recorded, where no other one says how long a reset takes."""
+"""Duration of a reset in an unrecorded attempt, if no reset was recorded."""
 
 
 def bodiless(config: RobotConfig) -> RobotConfig:
-    """Nothing is seen and nothing moves: what the actions were is not replayed, when they were is."""
+    """Return the configuration without sensors and motion: replay covers the times of actions, not their values."""
     return replace(
         config,
         action_names=(),
@@ -46,7 +46,7 @@ def bodiless(config: RobotConfig) -> RobotConfig:
 
 
 class ReplayedRobot:
-    """A `simulation.client.Client`."""
+    """Recorded robot in place of `simulation.client.Client`."""
 
     def __init__(
         self, case: RobotCase, wire: RecordedWire, hosts: Mapping[str, Host], log: Log, events: Events, traffic: Traffic
@@ -59,7 +59,7 @@ class ReplayedRobot:
         self._later = deque(case.later)
         self._there = False
         self._asked_s: dict[str, float] = {}
-        """Component -> age of the attempt when it was asked last."""
+        """Component -> age of the attempt at its last request."""
         self._episode, self._began_s = 0, 0.0
         self._executed = self._held = 0
         self._answers: dict[tuple[int, str], list[Answered]] = {}
@@ -70,11 +70,11 @@ class ReplayedRobot:
         self.brain.follow(schedule, self._events.now_s)
 
     def begin(self) -> None:
-        """At time 0."""
+        """Begin at time 0."""
         self._next_tick()
 
     def says(self, component: str, episode: int) -> tuple[str, ...]:
-        """What was recorded at this age of this attempt; empty: nothing was."""
+        """Return the recorded reply at this age of this attempt; empty without one."""
         found, age_s = self._answers.get((episode, component), []), self._asked_s.get(component, 0.0)
         before = [answer for answer in found if answer.age_s <= age_s]
         return (before or found)[-1 if before else 0].words if found else ()
@@ -154,7 +154,7 @@ class ReplayedRobot:
         self._held = brain.held_ticks
 
     def _tend(self, now_s: float) -> None:
-        """Resets, and the end of the task: as whoever works with the robot does."""
+        """Perform resets and end the task, as the robot's operator or driver does."""
         task = self.brain.task
         if task is None:
             return

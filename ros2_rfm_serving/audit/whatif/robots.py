@@ -1,4 +1,4 @@
-"""A robot's journal as a case, and what its figures are made of."""
+"""Conversion of a robot's journal into a case, with the data for its figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ros2_rfm_serving.robot import RobotConfig, TaskGoal, events
 from ros2_rfm_serving.types import SYSTEM1, Schedule, TaskPhase
 
 COMMANDS = (events.TaskStarted, events.TaskCanceled, events.PauseRequested, events.ResumeRequested, events.AbortRequested)
-"""Events that come from the outside: from the client that gives tasks, or from an operator."""
+"""Events from outside: from the client that sends tasks, or from an operator."""
 ATTEMPTS = (TaskPhase.EXECUTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name)
 OUTAGES = (events.ServerLost, events.ServerLoadingReceived, events.ServerProcessSeen)
-"""Events that come with a server's outage, which is replayed, too."""
+"""Events that belong to a server's outage, which is replayed, too."""
 OPENS_S = 1.0
-"""After which a robot that knows its schedule has a session."""
+"""Time after which a robot with a known schedule has a session."""
 Key = tuple[str, str, int, int]
-"""(robot, component, session epoch, sequence) of a request"""
+"""Robot, component, session epoch and sequence of a request."""
 
 
 class Asked(NamedTuple):
@@ -31,12 +31,12 @@ class Asked(NamedTuple):
     server: str
     episode: int
     age_s: float
-    """Of the attempt."""
+    """Age of the attempt."""
 
 
 @dataclass
 class RobotRead:
-    """One robot, chain by chain."""
+    """Reader of one robot's journal, chain by chain."""
 
     config: RobotConfig
     log: Log
@@ -49,13 +49,13 @@ class RobotRead:
     schedules: list[tuple[float, Schedule]] = field(default_factory=list)
     asked: dict[Key, Asked] = field(default_factory=dict)
     trips: dict[Key, tuple[float, float]] = field(default_factory=dict)
-    """Request -> (round trip, its network's share)."""
+    """Request -> round trip time, and the network's part of it."""
     confidences: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
-    """Server -> of its chunks."""
+    """Server -> confidences of its chunks."""
     first_episode: int = 0
     _heard: set[tuple[int, int]] = field(default_factory=set)
     _resumed: tuple[float, TaskGoal] | None = None
-    """When the recording began, and the task that had begun before it."""
+    """Begin of the recording, and the task that had begun before it."""
     _episode: int = 0
     _began_s: float = 0.0
 
@@ -71,7 +71,7 @@ class RobotRead:
                 self._begin(at_s, record)
 
     def case(self, arrived: Callable[[Key, Asked], bool]) -> RobotCase:
-        """arrived: whether a request without an answer came to its server, or the server was not there."""
+        """Return the case. arrived: returns whether a request without a reply reached its server, or the server was absent."""
         carried = [Carried(asked.at_s, self.trips[key][1]) for key, asked in self.asked.items() if key in self.trips]
         until_s = self.ticks[-1].at_s - self.config.link.request_timeout_s if self.ticks else 0.0
         lost = [a for key, a in self.asked.items() if key not in self.trips and a.at_s < until_s and not arrived(key, a)]
@@ -92,7 +92,7 @@ class RobotRead:
     # --- records ---
 
     def _begin(self, at_s: float, record: Record) -> None:
-        """What had begun before the recording goes on: its task without another reset, a pause."""
+        """Continue the state from before the recording: a task without another reset, a pause."""
         state = record["state"]
         self.first_episode = state["episode"] + 1
         schedule = first(state["following"], Schedule)
@@ -123,7 +123,7 @@ class RobotRead:
             self.log.executed.append((at_s, why["staleness_s"]))
         for request in record.get("requests", ()):
             key = (self.config.name, request["component"], request["session_epoch"], request["sequence"])
-            if request["episode"] != self._episode:  # a retry: it began without a call
+            if request["episode"] != self._episode:  # a retry, which began without a command
                 self._attempt(request["episode"], at_s)
             self.asked[key] = Asked(at_s, request["server"], request["episode"], at_s - self._began_s)
             self.log.asked(request["component"], at_s)
@@ -131,8 +131,7 @@ class RobotRead:
                 self._resume(at_s)
 
     def _resume(self, at_s: float) -> None:
-        """A task that had begun before goes on with a request, so that it asks at the same times as it did, once its session may be
-        open."""
+        """Continue an earlier task with a request, so that requests come at their recorded times, once its session may be open."""
         if self._resumed is not None and at_s >= self._resumed[0] + OPENS_S:
             goal, self._resumed = self._resumed[1], None
             self.commands.append(TimedEvent(at_s, events.TaskStarted(goal)))
@@ -140,7 +139,7 @@ class RobotRead:
 
     def _event(self, at_s: float, record: Record) -> None:
         recorded, result = record["event"], record.get("result")
-        if recorded["~"] == "ScheduleReceived":  # they are many and large
+        if recorded["~"] == "ScheduleReceived":  # schedules are frequent and large
             self._follow(at_s, recorded["schedule"])
             return
         if recorded["~"] == "ReplyReceived":
@@ -160,7 +159,7 @@ class RobotRead:
                 self._attempt(self._episode + 1 if self._episode else self.first_episode, at_s)
 
     def _transition(self, at_s: float, record: Record) -> None:
-        """A retry begins with a reset, long before its first request."""
+        """Begin an attempt at its reset, which precedes its first request by far."""
         if record["to"]["phase"] == TaskPhase.RESETTING.name and record["from"]["phase"] in ATTEMPTS:
             self._attempt(self._episode + 1, at_s)
 
@@ -169,7 +168,7 @@ class RobotRead:
         self.log.episodes.append(at_s)
 
     def _follow(self, at_s: float, schedule: Any) -> None:
-        """Repeated every 2 s."""
+        """Keep a schedule once, although it is repeated every 2 s."""
         epoch = (schedule["scheduler"], schedule["epoch"])
         if epoch not in self._heard:
             self._heard.add(epoch)
@@ -197,7 +196,7 @@ class RobotRead:
 
 
 def robots_of(chains: Iterable[Chain], holds: Mapping[str, Sequence[float]]) -> dict[str, RobotRead]:
-    """holds: robot -> when it had no action to execute."""
+    """Return the robots of the chains. holds: robot -> times without an action to execute."""
     found: dict[str, RobotRead] = {}
     for chain in chains:
         if chain.role != "robot":

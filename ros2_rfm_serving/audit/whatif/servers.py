@@ -1,4 +1,4 @@
-"""A server's journal as a case."""
+"""Conversion of a server's journal into a case."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
 
 T = TypeVar("T")
 SILENT_S = 2.0
-"""Without a word that it is ready: it was out of order. Its status is due every 0.5 s."""
+"""Time without a status `READY` after which a server counts as out of order; its status is due every 0.5 s."""
 STATUS_S = 0.5
 MOST_ROWS = 256
-"""In flight at once."""
+"""Largest number of rows in flight at once."""
 
 
 @dataclass
 class ServerRead:
-    """One server, chain by chain."""
+    """Reader of one server's journal, chain by chain."""
 
     config: ServerConfig
     contract: ModelContract
     batches: list[Batch] = field(default_factory=list)
     overflowed: int = 0
-    """Batches that ran in a tier elsewhere, of which nothing is kept."""
+    """Number of batches that ran on an overflow tier, of which nothing else is kept."""
     reconfigured: bool = False
-    """Its parameters changed at work."""
+    """Whether its parameters changed while it served."""
     arrived: set[Key] = field(default_factory=set)
     intakes_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
-    """From the end of a batch to the beginning of the next one, where that could have run at once."""
+    """Times from the end of a batch to the begin of the next one, where that was already waiting."""
     _given: ServerConfig | None = None
-    """As it was noted first."""
+    """Configuration in its first record."""
     _running: dict[int, tuple[Record, int]] = field(default_factory=dict)
-    """Batch -> how it began, and its size as `Batch.padded`."""
+    """Batch -> record of its begin, and its size as in `Batch.padded`."""
     _deposited_s: dict[Key, float] = field(default_factory=dict)
     _ended_s: float = -math.inf
 
@@ -72,7 +72,8 @@ class ServerRead:
         )
 
     def _is_another(self, config: ServerConfig) -> bool:
-        """It is given all of them anew whenever a robot comes or goes; a restarted one draws its epochs anew."""
+        """Return whether the configuration changed. A server gets a complete one for each change of robots; a restarted one draws
+        new epochs."""
         return self._given is not None and replace(config, first_epoch=self._given.first_epoch) != self._given
 
     def _request(self, record: Record) -> None:
@@ -103,7 +104,7 @@ class ServerRead:
 
 
 def key_of(found: Mapping[str, object]) -> Key:
-    """Of a `RequestId`, as it was recorded."""
+    """Return the key of a recorded `RequestId`."""
     return str(found["robot"]), str(found["component"]), int(str(found["session_epoch"])), int(str(found["sequence"]))
 
 
@@ -124,14 +125,15 @@ def _first(found: Any, kind: type[T]) -> T | None:
 
 
 def side_by_side(config: ServerConfig, contract: ModelContract) -> ServerConfig:
-    """Rows of an action model that went on step by step are taken for requests that share an engine: the more, the slower each."""
+    """Return a configuration in which step-by-step rows are requests that share an engine: the more, the slower each of them."""
     if config.batching != CONTINUOUS or contract.output is not OutputKind.ACTION_CHUNK:
         return config
     return replace(config, batching="fixed", max_concurrent=max(2, min(config.batch_size, MOST_ROWS)))
 
 
 def outages_of(ready_s: Sequence[tuple[float, bool]], seconds: float) -> list[Outage]:
-    """ready_s: its status messages, when and whether it was ready. Out of order from its last such word to the next one."""
+    """Return the outages from the last status that reports readiness to the next one. ready_s: time of each status, and
+    readiness."""
     found: list[Outage] = []
     last_s = 0.0
     for at_s in [*(at_s for at_s, ready in ready_s if ready), seconds]:
