@@ -145,8 +145,7 @@ class Flaw:
     page: int = -1
     """Index of the writer's page in the order of reading; -1: none."""
     is_open_end: bool = False
-    """Unknown beginning or end of a chain, which a killed writer or recorder leaves, too; or a missing list of chains, because
-    there is no recorder."""
+    """Unknown beginning or end of a chain, which a killed writer or recorder leaves, too; or no recorder lists the chains."""
 
 
 @dataclass
@@ -166,8 +165,7 @@ class Checked:
     expected: tuple[int, int] | None = None
     """Number of the first received record, and of the one after the last; None without a report."""
     partial: bool = False
-    """Earlier files are missing legitimately, because the recorder removed them or the query is about one file. The beginning is
-    open."""
+    """Earlier files are missing legitimately (removed by the recorder, or not part of the query), so that the beginning is open."""
     begins: int = -1
     """Number of the first record; more than 0 if recording began later than the chain."""
     number: int = 0

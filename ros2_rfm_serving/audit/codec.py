@@ -174,8 +174,7 @@ def unchecked(value: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def packed(body: Callable[[Callable[[np.ndarray[Any, Any]], Any]], Any]) -> bytes:
-    """Return an object as JSON, which is quicker than `array` for many small arrays. body: builds it with the given function for
-    arrays.
+    """Return an object as JSON, faster than `array` for many small arrays. body: builds it with the given function for arrays.
 
     Raises: `TypeError` for an array that cannot be recorded.
     """

@@ -78,7 +78,7 @@ class Journal:
         such as the core's configuration. snapshot: returns the whole state of the core, from which a replay can begin."""
         self._begin_body, self._snapshot_body = begin, snapshot
 
-    # --- who listens ---
+    # --- subscribers ---
 
     def listeners(self, num: int, now_s: float) -> None:
         """Update the number of subscribers."""
@@ -111,11 +111,11 @@ class Journal:
         self.failures, self.problem = self.failures + 1, problem
         self.anew(now_s, f"{COULD_NOT_GO_ON}: {problem}")
 
-    # --- what happens ---
+    # --- events ---
 
     def note(self, kind: str, now_s: float, describe: Describe, *args: Any, urgent: bool = False) -> None:
-        """Append a record. `describe(*args)` returns its keys, for JSON or as JSON, and is not called without subscribers. urgent:
-        send a page at once."""
+        """Append a record. `describe(*args)` returns its keys, for JSON or as JSON, if there are subscribers. urgent: send a page
+        at once."""
         if self._chain is not None:
             try:
                 self._note(kind, now_s, describe(*args))
@@ -133,8 +133,7 @@ class Journal:
                 self._guarded(now_s, self._write_deferred)
 
     def tend(self, now_s: float) -> None:
-        """Write due pages, seals and snapshots. Call it only between two decisions, because a snapshot describes a state between
-        them."""
+        """Write due pages, seals and snapshots. Call it only between two decisions, because a snapshot describes that state."""
         if now_s >= min(self._page_s, self._begins_s):
             self._guarded(now_s, lambda: self._tend(now_s))
 

@@ -66,8 +66,7 @@ class AuditLog:
     """Entries of every writer in the order in which it wrote them."""
 
     def __init__(self, pages: Iterable[Page], windows: Windows | None = None) -> None:
-        """Read the pages. windows: bounds of the entries of frequent kinds; None keeps all. `damaged` names pages without valid
-        records.
+        """Read the pages. windows: bounds of the entries of frequent kinds; None keeps all. `damaged` names invalid pages.
 
         Raises: `RfmError` for a recording of another format.
         """
@@ -98,7 +97,7 @@ class AuditLog:
 
     def _is_another_schedule(self, received: Entry) -> bool:
         """Return whether a received schedule, or the robot's verdict on it, differs from the one before. A schedule is repeated
-        every two seconds: the first copy is kept, and so is the first with another verdict, such as one that was refused and is now
+        every two seconds: the first copy is kept, and so is the first with another verdict, such as a refused one that is now
         followed."""
         schedule, writer = mapping(event_of(received).get("schedule")), (received.writer, received.run)
         named = str(schedule.get("scheduler")), str(schedule.get("epoch")), str(received.body.get("result"))
@@ -186,8 +185,7 @@ def event_name(entry: Entry) -> str:
 
 
 def key_of(found: Any, robot: str = "") -> Key:
-    """Return the key of any part of a record that names a request. `robot`: default for the robot's name. Missing names are empty,
-    and missing numbers -1."""
+    """Return the key of any part of a record that names a request. `robot`: default name. Missing names are empty, numbers -1."""
     told = mapping(found)
     numbers = (_number(told.get(name)) for name in ("session_epoch", "episode", "sequence"))
     return Key(str(told.get("robot") or robot), str(told.get("component") or "system1"), *numbers)

@@ -84,8 +84,7 @@ class Summary:
         self._index += _built(chunk)
 
     def ending(self, size: int, *, checked: bool) -> list[bytes]:
-        """Return the records that follow the first `size` bytes of the file. checked: include a checksum, as the file is
-        complete."""
+        """Return the records behind the first `size` bytes of the file. checked: include a checksum, as the file is complete."""
         begins = size + DATA_END_BYTES
         schemas, channels = self._definitions_of_all
         parts = [

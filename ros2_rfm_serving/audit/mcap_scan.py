@@ -94,8 +94,7 @@ class Scanned:
 
 
 def scan(path: Path) -> Scanned:
-    """Return the contents of a file. Raises: `RfmError` when it is not an MCAP file, or of a kind that this package does
-    not read."""
+    """Return the contents of a file. Raises: `RfmError` when it is not an MCAP file, or of an unsupported kind."""
     found = Scanned(path)
     try:
         if not path.is_file():  # opening a pipe waits for its other end

@@ -36,8 +36,8 @@ class MessageTypes:
             raise RfmError(f"{kind}: {len(data)} bytes are no such message: {type(error).__name__}: {error}") from None
 
     def hash(self, kind: str, definition: str) -> str:
-        """Return the type hash of ROS 2 (REP 2016); empty for an invalid definition, or for an action, whose parts the library
-        names differently."""
+        """Return the type hash of ROS 2 (REP 2016); empty for an invalid definition, or an action, whose parts the
+        library renames."""
         if "/action/" in kind:
             return ""
         try:

@@ -70,8 +70,8 @@ def messages(bag: Bag, topics: Mapping[str, str]) -> Iterator[Message]:
 
 
 def restamped(kind: str, data: bytes, now_ns: int) -> bytes:
-    """Return a message with its stamp set to now, because viewers drop old messages. Kinds without a leading header stay
-    unchanged."""
+    """Return a message with its stamp set to now, because viewers drop old ones. Kinds without a leading header stay as
+    they are."""
     if kind not in HEADED or len(data) < STAMP_AT + STAMP_BYTES:
         return data
     order = "<" if data[1] & 1 else ">"

@@ -93,7 +93,7 @@ class _Watch:
         self._lower: Sequence[float] = ()
         self._upper: Sequence[float] = ()
         self._timeout_s = 0.0
-        """Timeout of a request; 0 if others are in flight beside it (pipelines), or it may end without a record (a pass of safety
+        """Timeout of a request; 0 with others in flight (pipelines), or if it may end without a record (a pass of safety
         too old)."""
         self._slos_s: dict[str, float] = {}
         """Component -> shortest SLO in the schedules so far; inf without one."""
@@ -193,8 +193,7 @@ class _Watch:
         self._ask(STANDING, entry, not all(stands), f"{stands[0]}")
 
     def _patience_s(self, component: str) -> float:
-        """Return the time in s after which a request may be given up, and with it, by a fallback, the other components'
-        requests."""
+        """Return the time in s after which a request, and by a fallback those of other components, may be given up."""
         return min(self._timeout_s, self._slos_s.get(component, 0.0)) - ROUNDING
 
     def _land(self) -> None:

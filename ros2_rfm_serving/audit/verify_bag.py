@@ -127,8 +127,7 @@ class _Pass:
         self._owns = set[bytes]()
         """Identities of the recorder's pages, which are never repeated, because they are not published."""
         self._sorted_anew = False
-        """Whether another tool sorted the messages by time after a clock was set during the recording, so that their
-        order is lost."""
+        """Whether another tool sorted the messages by time after a clock was set during the recording, which loses their order."""
         self._before_ns = dict[tuple[str, str], int]()
         """Topic and type -> time of the last message with a digest of the recorder."""
         self.recorded = Recorded(removed=self._removed)
@@ -185,8 +184,7 @@ class _Pass:
             self.named[name] = begun[-1]
 
     def _is_in_order(self, page: Page) -> bool:
-        """Return whether messages keep the order in which a page of the recorder lists their digests when they are sorted
-        by time."""
+        """Return whether messages, sorted by time, keep the order in which a page of the recorder lists their digests."""
         try:
             return all(
                 is_in_order(record["topics"], int(record["at_ns"]), self._before_ns)
@@ -384,8 +382,7 @@ class _Pass:
 
 
 def _marked(bag: Bag) -> set[str]:
-    """Return the removed files by their placeholders. Only the oldest files are removed, so a placeholder newer than a file is
-    ignored."""
+    """Return the removed files by their placeholders. Only the oldest files are removed, so newer placeholders are ignored."""
     if not bag.path.is_dir():
         return set()
     oldest = min((number_of(one.path) for one in bag.files), default=(0, ""))

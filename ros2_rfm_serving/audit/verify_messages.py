@@ -70,8 +70,7 @@ class Messages:
         self._waiting[topic, kind].append(item(data, time_ns, published_ns))
 
     def said(self, record: Mapping[str, Any]) -> None:
-        """Compare messages with a record `messages` of the recorder. Raises: `LookupError`, `TypeError` or `ValueError` for
-        malformed content."""
+        """Compare messages with a record `messages`. Raises: `LookupError`, `TypeError` or `ValueError` for malformed content."""
         self.is_covered = True
         file, topics = str(record["file"]), record["topics"]
         self._said_ns.append(int(record["at_ns"]))
@@ -278,8 +277,7 @@ def _expected(one: Mapping[str, Any]) -> list[_Said]:
 
 
 def _moved(findings: Iterable[Finding]) -> Iterable[Finding]:
-    """Return findings; a message removed in one place and inserted in another with the same bytes is merged into one
-    moved message."""
+    """Return findings; a message that was removed and inserted elsewhere with the same bytes becomes one moved message."""
     findings = list(findings)
     inserted: defaultdict[tuple[str, bytes], deque[Finding]] = defaultdict(deque)
     for one in findings:

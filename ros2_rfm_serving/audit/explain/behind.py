@@ -84,8 +84,7 @@ def moment(log: AuditLog, robot: str, tick: Entry, at_s: float) -> Moment:
 
 
 def since(found: Moment) -> tuple[float, int]:
-    """Return the ROS time since when the same reason has held continuously, as far as it was recorded, and the number of control
-    periods."""
+    """Return the ROS time since when the same reason has held, as far as it was recorded, and the number of control periods."""
     same, begin = 0, found.tick
     for one in reversed(found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "tick")):
         if is_between(one):

@@ -63,8 +63,7 @@ def schedule_part(found: Moment) -> Part:
 
 
 def _was_taken(follow: Entry) -> bool:
-    """Return whether the robot followed a schedule; it refuses an older one, and one of another scheduler while its own
-    is alive."""
+    """Return whether the robot followed a schedule; it refuses older ones, and those of a rival while its scheduler is alive."""
     return mapping(follow.body.get("result")).get("member") not in (Heard.STALE.name, Heard.RIVAL.name)
 
 

@@ -89,7 +89,7 @@ def _first(of_day: datetime.time, text: str, begins_s: float, ends_s: float) -> 
 
 
 def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
-    """Return the last control period up to a moment. Raises: `ConfigurationError` when none is near."""
+    """Return the last control period up to a moment. Raises: `ConfigurationError` without a near one."""
     if ROBOT + robot not in log.by_writer:
         fix = f"name one of {', '.join(log.robots)}" if log.robots else "record with rfm record, or rfm up --record"
         problem = f"no robot {robot!r} is in the audit log of this recording" if robot else "names no robot"

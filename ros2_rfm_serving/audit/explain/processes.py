@@ -46,8 +46,7 @@ class Fate:
     next: Run | None = None
     """Chain after it."""
     certain: bool = True
-    """Whether the state is certain; otherwise the process may still have run, because the last record or the recording's end is
-    near."""
+    """False if the process may still have run, because its last record is recent or the recording ends soon after it."""
 
     @property
     def runs(self) -> bool:
@@ -99,8 +98,7 @@ def without_an_end(log: AuditLog, writer: str) -> list[Run]:
 
 
 def _has_no_end(run: Run, others: Sequence[Run], recording_ends_s: float) -> bool:
-    """Return whether a chain has no end. others: chains that began later; a simultaneous one, such as a rival's, is no evidence of
-    an end."""
+    """Return whether a chain has no end. others: chains that began later. Simultaneous ones, such as a rival's, do not end it."""
     if run.closed is not None or any(one.process == run.process for one in others):
         return False
     return recording_ends_s - run.ends_s > run.quiet_s or any(one.begins_s > run.ends_s for one in others)

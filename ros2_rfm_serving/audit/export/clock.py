@@ -24,8 +24,7 @@ episode's median if that is longer; both must be exceeded. No frames are inserte
 FEWEST_STEPS = 4
 """Smallest number of steps of which an episode has a usual one."""
 SLOWEST_PERIODS = 10
-"""Largest usual distance of commands in periods; beyond it they follow no clock of this rate, and resampling would
-multiply them."""
+"""Largest usual distance of commands in periods; beyond it they follow no such clock, and resampling would multiply them."""
 
 
 class OnClock(NamedTuple):

@@ -121,8 +121,7 @@ def shape_of(episode: Episode) -> Shape:
 
 
 def same_shape(found: Iterable[Episode], first: Episode, skipped: Skipped) -> Iterator[Episode]:
-    """Yield the episodes without those of the same robot that do not fit in one data set with `first`, because its parameters
-    changed.
+    """Yield the episodes, without those of `first`'s robot whose shape differs because its parameters were changed.
 
     Raises: `ConfigurationError` at the first one of another robot that does not fit.
     """

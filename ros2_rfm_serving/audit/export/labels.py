@@ -66,8 +66,7 @@ class Labels:
         return next((one for one in reversed(told) if one.stamp_s <= until_s + AFTER_S), Status(until_s))
 
     def _of_world(self, robot: str, since_s: float, until_s: float) -> bool | None:
-        """Return the outcome of the world's episode with most scores in this time, because the world numbers episodes
-        independently."""
+        """Return the outcome of the world's episode with most scores in this time, because it has its own numbers."""
         told = self.scores.get(robot, [])
         numbers = Counter(one.episode for one in told if since_s <= one.stamp_s <= until_s)
         if not numbers:

@@ -46,8 +46,7 @@ def features(shape: Shape, *, videos: bool) -> dict[str, Any]:
 
 
 def write(episodes: Iterable[Episode], shape: Shape, folder: Path, name: str, *, videos: bool = False) -> int:
-    """Write the episodes to `folder`, which must not exist, and return the number of frames. A killed process leaves
-    `<folder>.partial`."""
+    """Write the episodes to a new `folder`, and return the number of frames. A killed process leaves `<folder>.partial`."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     columns = features(shape, videos=videos)
@@ -105,8 +104,8 @@ def _buffer_of(data: LeRobotDataset) -> dict[str, Any]:
 def _flatten(buffer: dict[str, Any]) -> None:
     """Convert arrays of one value to numbers, in place.
 
-    LeRobot requires such arrays, also for an action of one column, and newer versions of numpy do not accept them for the number
-    that it then needs.
+    LeRobot requires such arrays, also for an action of one column, and newer numpys do not accept them for the number that it then
+    needs.
     """
     for name, values in buffer.items():
         if isinstance(values, list) and values and isinstance(values[0], np.ndarray) and values[0].shape == (1,):

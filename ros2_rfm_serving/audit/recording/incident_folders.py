@@ -21,8 +21,7 @@ def folder_name(cause: Cause, stamp_s: float) -> str:
 
 
 def prune(folder: Path, keep_bytes: int, keep_s: float, now_s: float) -> list[str]:
-    """Remove the oldest incidents beyond the limits, never the newest, and return their names. now_s: since 1970; a limit of 0 is
-    none.
+    """Remove the oldest incidents beyond the limits (0: none), never the newest, and return their names. now_s: since 1970.
 
     Age is that of their files: where clocks are set back, names of the second hour come before those of the first.
     """

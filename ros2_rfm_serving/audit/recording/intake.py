@@ -41,8 +41,7 @@ class Sample(NamedTuple):
 
 
 class Intake:
-    """Queue with `put` on one thread, `take` and `done` on another; it needs no lock, because only one thread changes
-    each number."""
+    """Queue with `put` on one thread, `take` and `done` on another; it needs no lock, as one thread changes each number."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes

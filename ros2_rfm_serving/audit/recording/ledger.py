@@ -26,8 +26,7 @@ class Ledger:
     """Writer of the recorder's chain, for one thread; `page` returns the records since the last page."""
 
     def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any], sign: Sign | None = None) -> None:
-        """Begin the chain. about: keys of its first record. sign: signs with the certificate of this process; None without a
-        certificate."""
+        """Begin the chain. about: keys of its first record. sign: signs with this process's certificate; None without one."""
         self._sign = sign
         self._chain = Chain(f"{RECORDER}{name}", run)
         self._heads: dict[tuple[str, int], tuple[int, int, str]] = {}
@@ -93,8 +92,7 @@ class Ledger:
     def page(
         self, now_s: float, stamp_s: float, *, closed: bool = False, messages: Iterable[Mapping[str, Any]] = ()
     ) -> Page | None:
-        """Return the page that is due; None without one. stamp_s: ROS time. messages: digests of the written messages
-        (`Digests`)."""
+        """Return the page that is due; None without one. stamp_s: ROS time. messages: digests of written messages (`Digests`)."""
         for one in messages:
             self._chain.note(MESSAGES, now_s, one)
         if closed or now_s - self._sealed_s >= SEAL_PERIOD_S:

@@ -128,8 +128,7 @@ class Recorder:
         )
 
     def _wrote(self, file: str, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
-        """Account for a chunk that is in a file. Its pages count from then on: the ledger notes those as lost that the disk did not
-        store."""
+        """Account for a chunk that is in a file. Its pages count from then on: the ledger notes unwritten ones as lost."""
         self._digests.wrote(file, chunk, channels)
         pages = {number for number in chunk.index if channels[number].type == PAGE}
         for number, _, _, data in chunk.messages() if pages else ():
@@ -165,8 +164,7 @@ class Recorder:
         self._unsaid.clear()
 
     def _retain(self, now_s: float, now_ns: int) -> None:
-        """Note the files to remove. They are removed after that page is written, so that a kill in between leaves no unexplained
-        gap."""
+        """Note the files to remove. They are removed once that page is written, so that a kill in between leaves no file missing."""
         bag, limits = self._bag, self._limits
         size = bag.size - sum(one.size for one in itertools.islice(bag.ended, self._num_due))
         for one in list(bag.ended)[self._num_due :]:

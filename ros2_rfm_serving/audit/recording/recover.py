@@ -1,5 +1,4 @@
-"""Recovery of a recording that was cut off: its last file gets an index, the folder its `metadata.yaml`. Messages stay
-unchanged."""
+"""Recovery of a recording that was cut off: its last file gets an index, the folder `metadata.yaml`; messages stay as they are."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ class Selection:
     exclude: tuple[str, ...] = field(default_factory=tuple)
 
     def of(self, graph: Iterable[tuple[str, list[str]]]) -> dict[str, str]:
-        """Return topic and type of the recorded topics. graph: topics with their types; a topic with several types is not
-        recorded."""
+        """Return topic and type of the recorded topics. graph: topics with their types; those with several types are excluded."""
         there = {topic: types[0] for topic, types in graph if len(types) == 1}
         robots = self._robots(there)
         return {topic: kind for topic, kind in there.items() if self._wants(topic, kind, robots)}

@@ -19,8 +19,8 @@ TICK, EVENT, TRANSITION = "tick", "event", "transition"
 
 
 def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: Tick) -> bytes:
-    """Return the record of a tick, as JSON. why: that of the core after the tick. Only a request's images are included, because
-    decisions do not read images."""
+    """Return the record of a tick, as JSON. why: that of the core after the tick. Images are those of a request; no decision reads
+    one."""
 
     def record(array: EncodeArray) -> dict[str, Any]:
         event = {"~": "ControlTick", "sensors": _sensors(sensors, bool(tick.requests), array), "may_act": may_act}

@@ -72,7 +72,7 @@ class Book:
         said = {"what": what, "who": "", "answer": answer, "done": done}
         self._journal.note("person", self._clock(), lambda: said, urgent=True)
 
-    # --- what it writes ---
+    # --- records ---
 
     def _note(self, describe: Callable[..., Mapping[str, Any]], *args: Any) -> None:
         self._journal.note("plan", self._clock(), describe, *args, urgent=True)
@@ -198,8 +198,7 @@ def models_of(factory: Factory) -> frozenset[str]:
 
 
 def profiles_hash(folder: Path, models: frozenset[str]) -> str:
-    """Return the hash of these models' measured figures, and of the catalogue without other models, which a folder may
-    gain later."""
+    """Return the hash of these models' measured figures and catalogue, without other models, which a folder may gain later."""
     rows = {}
     for file in folder.glob("*.csv"):
         with file.open(encoding="utf-8", newline="") as lines:

@@ -3,7 +3,7 @@
 witness.py      every call of a `ServerBrain`, in the order of its lock, as a note: the lock is held for one append only
 records.py      conversion of notes into records
 reading.py      conversion of records into calls
-snapshots.py    the state of a brain, without engines and images
+snapshots.py    the state of a decision core, without engines and images
 replay.py       repetition of the calls
 infer.py        repeated inference of recorded batches (rerun.py: whole recordings; engines.py, observations.py: its inputs)
 journal.py      transfer of a live server's notes into its journal

@@ -68,8 +68,7 @@ def elsewhere(made_of: Mapping[str, Any]) -> str:
 
 
 def build(made_of: Mapping[str, Any], models: Path | None = None) -> Engine:
-    """Return the same model with the same batch sizes, warmed up. Raises: `RfmError` when it cannot be built, or has
-    another hash."""
+    """Return the same model with the same batch sizes, warmed up. Raises: `RfmError` when it cannot be built, or differs."""
     engine, contract, config = made_of["engine"], made_of["contract"], made_of["config"]
     spec = EngineSpec(
         model=engine["model"],

@@ -24,8 +24,7 @@ MAX_IMAGE_BYTES = 512 * 1024 * 1024
 
 
 class ServerJournal:
-    """Event log of a server, for one thread; only the notes come from any thread. Without subscribers it does not affect the
-    server."""
+    """Event log of a server, for one thread; only notes come from any thread. Without subscribers the server is unaffected."""
 
     def __init__(self, journal: Journal, clock: Callable[[], float]) -> None:
         self._journal, self._clock = journal, clock
@@ -87,7 +86,7 @@ class ServerJournal:
             self._journal.note(kind_of(note), note.t, body_of, note, self._padded, urgent=note.do in URGENT)
         self._written_bytes += sum(map(image_bytes, notes))
 
-    # --- what a chain begins with ---
+    # --- first records of a chain ---
 
     def _made_of(self) -> Any:
         if self._server is None:
@@ -108,7 +107,7 @@ class ServerJournal:
             return {UNRECORDED: str(error)}
 
     def _photograph(self, brain: ServerBrain) -> ServerBrain:
-        """Copy the brain and begin to record it, while the server's lock is held."""
+        """Copy the core and begin to record it, while the server's lock is held."""
         plain = unwitnessed(brain) if self._witnesses else brain
         self._copy = copied(plain)
         self._taken, self._notes = self._notes, []

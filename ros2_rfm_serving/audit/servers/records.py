@@ -105,7 +105,7 @@ def words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# --- what comes ---
+# --- requests ---
 
 
 def _request(note: Note) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def digest_of(*arrays: Array) -> str:
     return digest.hexdigest()[:32]
 
 
-# --- what runs ---
+# --- batches and replies ---
 
 
 def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:

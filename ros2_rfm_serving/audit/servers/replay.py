@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ServerBrain, Work
 
 NOT_DECIDED = frozenset({"images", "inputs", "padded", "chunk", "chunk_rows", "updates", "by"})
-"""Keys of records from arrays and engines, which a brain does not hold; `rfm replay --infer` checks them."""
+"""Keys of records from arrays and engines, which a decision core does not hold; `rfm replay --infer` checks them."""
 UNDECIDED = "it would not be decided at all"
 
 

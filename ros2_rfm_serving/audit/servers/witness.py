@@ -49,7 +49,7 @@ class Note(NamedTuple):
 
 
 class Witness:
-    """Proxy of a brain that notes its calls. Calls are made one at a time, so that the notes are in order."""
+    """Proxy of a decision core that notes its calls. Calls are made one at a time, so that the notes are in order."""
 
     def __init__(self, brain: ServerBrain, clock: Callable[[], float], note: Callable[[Note], None]) -> None:
         self.brain, self._clock, self._note = brain, clock, note

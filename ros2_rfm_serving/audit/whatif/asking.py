@@ -30,8 +30,7 @@ class Question:
         return ", ".join(part for part in (factory, self.settings, self.horizon) if part)
 
     def of(self, case: Case, known: Knowledge) -> Case | None:
-        """Return the changed case; None without changes. Raises: `ConfigurationError`, `ScheduleError` when a change is
-        impossible."""
+        """Return the changed case; None without changes. Raises: `ConfigurationError`, `ScheduleError` for an impossible change."""
         if not self.words:
             return None
         changed = with_factory(case, self.factory, known) if self.factory else case

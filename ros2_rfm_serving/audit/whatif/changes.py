@@ -28,8 +28,8 @@ class Setting(NamedTuple):
 
 
 def with_settings(case: Case, text: str) -> Case:
-    """Return the case with changed settings. `text`: `dispatch=fifo,batching=wait`. Raises: `ConfigurationError` that lists known
-    names."""
+    """Return the case with changed settings. `text`: `dispatch=fifo,batching=wait`. Raises: `ConfigurationError` with
+    known names."""
     seen: set[str] = set()
     for part in text.split(","):
         name, given, value = (word.strip() for word in part.partition("="))
@@ -108,7 +108,7 @@ def _with_horizon(case: Case, horizon: Horizon) -> Case:
     return each_robot(case, lambda config: replace(config, horizon=own, execution_horizon=horizon.steps))
 
 
-# --- what a change is made of ----------------------------------------------------------------------------------------------
+# --- setters ---------------------------------------------------------------------------------------------------------------
 
 
 def each_server(case: Case, change: Callable[[ServerCase], ServerCase]) -> Case:
@@ -159,7 +159,7 @@ def _faster(case: Case, factor: float) -> Case:
     return each_server(case, change)
 
 
-# --- what values are -------------------------------------------------------------------------------------------------------
+# --- parsers ---------------------------------------------------------------------------------------------------------------
 
 
 def _whole(text: str) -> int:

@@ -40,7 +40,7 @@ class Law:
         self.guessed: set[int] = set()
 
     def draw_s(self, rows: int, now_s: float, rng: random.Random) -> float:
-        """Return the time of a batch with this number of requests; with continuous batching, of one request with this number in
+        """Return the time of a batch with this many requests; with continuous batching, of one request with this many in
         service."""
         rows = self._padded(rows)
         if rows in self._of:
@@ -61,8 +61,8 @@ class Law:
         return found if all(math.isfinite(seconds) for seconds in found) else ()
 
     def _padded(self, rows: int) -> int:
-        """Return the computed rows of a batch on an engine that pads its batches completely, or to the sizes that it was compiled
-        for."""
+        """Return the computed rows of a batch on an engine that pads batches completely, or to the sizes that it was
+        compiled for."""
         if self.is_continuous:
             return rows
         if self._fills is Fills.WHOLE:
@@ -70,8 +70,7 @@ class Law:
         return rows if self._fills is Fills.NOTHING else next((size for size in self._medians_s if size >= rows), rows)
 
     def _mean_s(self, rows: int) -> float:
-        """Return the mean time: interpolated between recorded sizes; beyond them by the profile's ratio, or else by a
-        fitted line."""
+        """Return the mean time: interpolated between recorded sizes; beyond them by the profile's ratio, or by a fitted line."""
         known = list(self._medians_s)
         if not known:
             return self._profile_s(rows) if self._profile_s else math.nan

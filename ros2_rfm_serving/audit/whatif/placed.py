@@ -51,8 +51,7 @@ def placements_of(schedules: Schedules) -> dict[str, Placement]:
 
 
 def named_s(server: str, schedules: Schedules) -> list[tuple[float, float]]:
-    """Return the intervals in which a schedule names a server; the first schedule counts from the beginning, the last to the end,
-    inf."""
+    """Return the intervals in which a schedule names a server; the first one begins at 0, the last one ends at inf."""
     found: list[tuple[float, float]] = []
     changes_s = (0.0, *(at_s for at_s, _ in schedules[1:]), math.inf)
     for (from_s, until_s), (_, schedule) in zip(pairwise(changes_s), schedules, strict=True):

@@ -115,8 +115,7 @@ def _schedules(robots: Sequence[RobotRead]) -> list[tuple[float, Schedule]]:
 
 
 def _refuse_unheard(bag: Bag, robots: Iterable[RobotRead], servers: Collection[str]) -> None:
-    """Check that servers with chunks have a journal, or share their model with a server that has one. Raises: `RfmError`
-    otherwise."""
+    """Check that servers with chunks have a journal, or share their model with one that has. Raises: `RfmError` otherwise."""
     answered = {robot.asked[key].server for robot in robots for key in robot.trips if key[1] == SYSTEM1}
     if lacking := sorted(answered.difference(servers)):
         problem = f"no journal of {', '.join(lacking)} is in it, nor of another server with its model, and robots had chunks of it"
@@ -139,7 +138,7 @@ def _unknown(servers: Mapping[str, ServerRead]) -> list[str]:
 
 
 def _arrived(servers: Mapping[str, ServerRead], outages: Mapping[str, Sequence[Outage]]) -> Any:
-    """Return a function that tells whether a request without a reply is no evidence of a loss on the network."""
+    """Return a check whether a request without a reply is no evidence of a loss on the network."""
 
     def arrived(key: Key, asked: Asked) -> bool:
         server = servers.get(asked.server)

@@ -79,7 +79,7 @@ class ReplayedRobot:
         before = [answer for answer in found if answer.age_s <= age_s]
         return (before or found)[-1 if before else 0].words if found else ()
 
-    # --- what arrives ---
+    # --- received messages ---
 
     def receive(self, reply: Reply) -> None:
         if self._there and self.brain.reply(reply, self._events.now_s):
@@ -173,7 +173,7 @@ class ReplayedRobot:
         known = self._case.resets_s
         return known.get(self._episode, sorted(known.values())[len(known) // 2] if known else RESET_S)
 
-    # --- what sets out ---
+    # --- sent messages ---
 
     def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
         component = request.id.component

@@ -72,7 +72,7 @@ class ServerRead:
         )
 
     def _is_another(self, config: ServerConfig) -> bool:
-        """Return whether the configuration changed. A server gets a complete one for each change of robots; a restarted one draws
+        """Return whether the configuration changed. A server gets all of it for each change of robots; a restart draws
         new epochs."""
         return self._given is not None and replace(config, first_epoch=self._given.first_epoch) != self._given
 
@@ -132,8 +132,7 @@ def side_by_side(config: ServerConfig, contract: ModelContract) -> ServerConfig:
 
 
 def outages_of(ready_s: Sequence[tuple[float, bool]], seconds: float) -> list[Outage]:
-    """Return the outages from the last status that reports readiness to the next one. ready_s: time of each status, and
-    readiness."""
+    """Return the outages from a status that reports readiness to the next one. ready_s: time and readiness of each status."""
     found: list[Outage] = []
     last_s = 0.0
     for at_s in [*(at_s for at_s, ready in ready_s if ready), seconds]:
