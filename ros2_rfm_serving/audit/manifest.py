@@ -50,7 +50,7 @@ class Manifest:
     mended: tuple[str, ...]
     """Files that `rfm record --recover` completed: their bytes are its own, not the recorder's."""
     ended: bool
-    """Whether the recorder ended in order, so that the last record of its chain is in the last file."""
+    """True if the recorder ended in order, so that the last record of its chain is in the last file."""
     text: bytes
     """Signed text."""
     signature: Signature | None

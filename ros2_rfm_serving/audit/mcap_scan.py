@@ -67,11 +67,11 @@ class Scanned:
     size: int = 0
     """Size of the file in bytes."""
     closed: bool = False
-    """Whether its end is present."""
+    """True if its end is present."""
     behind: int = 0
     """Number of bytes behind its end, if it has one; more than 0 if data was appended."""
     at_work: bool = False
-    """Whether its end is the temporary one that this package's recorder writes behind every chunk: it is active, or was killed."""
+    """True if its end is the temporary one that this package's recorder writes behind every chunk: it is active, or was killed."""
     problems: list[str] = field(default_factory=list)
     _schemas: dict[int, Schema] = field(default_factory=dict)
 

@@ -158,7 +158,7 @@ def _strangers(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], compl
 
 
 def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], partial: bool) -> list[Flaw]:
-    """Return a flaw for each missing chain that a recorder received. partial: files, maybe with the chain, are missing legitimately."""
+    """Return a flaw for each missing chain that a recorder received. partial: files are missing legitimately, maybe with it."""
     missing = [(key, max(told.heads)) for key, told in heard.items() if told.heads and key not in chains]
     return [
         Flaw(

@@ -102,7 +102,7 @@ class _Walked(NamedTuple):
     data: bytes
     page: Page
     is_own: bool
-    """Whether it is the recorder's page."""
+    """True if it is the recorder's page."""
 
 
 class _Pass:
@@ -127,7 +127,7 @@ class _Pass:
         self._owns = set[bytes]()
         """Identities of the recorder's pages, which are never repeated, because they are not published."""
         self._sorted_anew = False
-        """Whether another tool sorted the messages by time after a clock was set during the recording, which loses their order."""
+        """True if another tool sorted the messages by time after a clock was set during the recording, which loses their order."""
         self._before_ns = dict[tuple[str, str], int]()
         """Topic and type -> time of the last message with a digest of the recorder."""
         self.recorded = Recorded(removed=self._removed)
@@ -136,7 +136,7 @@ class _Pass:
         self.counts: dict[str, Counter[tuple[str, str]]] = {}
         """File -> topic and type -> number of messages."""
         self._disk_failed = False
-        """Whether the recorder noted a failure to write."""
+        """True if the recorder noted a failure to write."""
         self._page_ns = 0
         """Time of the recorder's last page."""
         self._behind: dict[tuple[str, int], tuple[float, float, int]] = {}

@@ -46,7 +46,7 @@ class Recorded:
     broken: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Writer -> number of its chains that broke off, and the reason of the last one."""
     closed: bool = False
-    """Whether its last record is present."""
+    """True if its last record is present."""
 
 
 def check_names(bag: Bag, recorded: Recorded) -> tuple[list[Finding], list[str]]:

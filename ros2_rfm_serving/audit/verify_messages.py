@@ -55,11 +55,11 @@ class Messages:
         self.num_more = 0
         """Number of findings beyond those that are kept."""
         self.is_covered = False
-        """Whether the recorder noted any digests."""
+        """True if the recorder noted any digests."""
         self._next: dict[Key, int] = {}
         """Number of the message whose digest comes next."""
         self._begins = False
-        """Whether the recorder's digests begin with the first message."""
+        """True if the recorder's digests begin with the first message."""
         self._gaps: Counter[Key] = Counter()
         """Number of missing digests before the next one."""
         self._said_ns = deque[int]([0], maxlen=LAST_PAGES)

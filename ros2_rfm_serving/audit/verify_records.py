@@ -162,7 +162,7 @@ class Compared:
         """Begin a comparison. read: returns an object with a message's fields, or raises `RfmError`."""
         self._read = read
         self.covered = False
-        """Whether the recorder's digests cover the messages, so that one without a record comes from another process."""
+        """True if the recorder's digests cover the messages, so that one without a record comes from another process."""
         self._answers, self._requests = _Exchanges(), _Exchanges()
         self._commands: dict[str, _Commands] = {}
         self._stamps: dict[tuple[str, int], float] = {}

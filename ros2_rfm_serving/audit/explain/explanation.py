@@ -24,7 +24,7 @@ class Part:
     lines: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     known: bool = True
-    """Whether it was recorded; otherwise `lines` report its absence."""
+    """True if it was recorded; otherwise `lines` report its absence."""
 
 
 @dataclass(frozen=True, kw_only=True)

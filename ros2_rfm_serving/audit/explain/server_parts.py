@@ -16,7 +16,7 @@ SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_loa
 
 
 def network_part(found: Moment) -> Part:
-    """Return the network's delays. Durations are of one clock each; directions are between two clocks, and as good as those agree."""
+    """Return the network's delays. Durations are of one clock each; directions are of two, and as good as those agree."""
     if found.sent is None or found.answered is None:
         return Part(name="network", lines=("no way there and back: no answer is known",), known=False)
     trip_s = found.answered.t_s - found.sent.t_s

@@ -47,7 +47,7 @@ class Frame:
     """Fail-safe state of the robot; empty if unknown."""
     paused: bool = False
     person: bool = False
-    """Whether an operator had been called, or had given a command in this period."""
+    """True if an operator had been called, or had given a command in this period."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

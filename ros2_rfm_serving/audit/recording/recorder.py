@@ -90,7 +90,7 @@ class Recorder:
         )
         self._begun, self._now_s = 0, 0.0
         self._unnoted = False
-        """Whether files were removed without a record of it on the disk."""
+        """True if files were removed without a record of it on the disk."""
         self._num_due = 0
         """Number of the oldest files that will be removed."""
         self.told = Told(folder=folder)
@@ -164,7 +164,7 @@ class Recorder:
         self._unsaid.clear()
 
     def _retain(self, now_s: float, now_ns: int) -> None:
-        """Note the files to remove. They are removed once that page is written, so that a kill in between leaves no file missing."""
+        """Note the files to remove. They are removed once that page is written: a kill in between leaves no file missing."""
         bag, limits = self._bag, self._limits
         size = bag.size - sum(one.size for one in itertools.islice(bag.ended, self._num_due))
         for one in list(bag.ended)[self._num_due :]:

@@ -27,7 +27,7 @@ class Mended:
     name: str
     messages: int
     mended: bool
-    """Whether it had no end."""
+    """True if it had no end."""
     lost_bytes: int
     """Number of bytes behind the last complete record."""
     problems: tuple[str, ...]

@@ -25,7 +25,7 @@ class Selection:
     namespace: str = ""
     """Namespace of the factory."""
     cameras: bool = False
-    """Whether to record camera topics; the models' images are in the observations anyway."""
+    """True to record camera topics; the models' images are in the observations anyway."""
     topics: tuple[str, ...] = field(default_factory=tuple)
     """Patterns of topics beside those of the factory."""
     exclude: tuple[str, ...] = field(default_factory=tuple)

@@ -50,7 +50,7 @@ class EventLog:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.is_deciding = False
-        """Whether the core is deciding, so that its calls of itself are not events."""
+        """True if the core is deciding, so that its calls of itself are not events."""
         self._now_s = 0.0
         """Time of the last event with a time."""
         self._counts: dict[str, int] = {}

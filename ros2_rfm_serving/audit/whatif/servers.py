@@ -35,7 +35,7 @@ class ServerRead:
     overflowed: int = 0
     """Number of batches that ran on an overflow tier, of which nothing else is kept."""
     reconfigured: bool = False
-    """Whether its parameters changed while it served."""
+    """True if its parameters changed while it served."""
     arrived: set[Key] = field(default_factory=set)
     intakes_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
