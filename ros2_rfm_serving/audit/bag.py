@@ -262,7 +262,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _check_compression(path: Path) -> None:
-    """Check that rosbag2 compressed neither messages nor whole files, by `metadata.yaml` and by their names. Raises: `RfmError`."""
+    """Check by `metadata.yaml` and names that neither messages nor whole files are compressed. Raises: `RfmError` otherwise."""
     folder = path if path.is_dir() else path.parent
     if any(folder.glob("*.mcap.zstd")) if path.is_dir() else path.name.endswith(".mcap.zstd"):
         raise _convertible(folder, "its files are compressed as a whole (compression_mode: FILE)")

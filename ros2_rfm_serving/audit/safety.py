@@ -73,7 +73,7 @@ def kept(log: AuditLog) -> Kept:
 
 
 def chains(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Return the chains of one writer, each in the order of writing; ROS time may have been set, and is no order."""
+    """Return the chains of one writer, each in the order of writing, because ROS time may have been set."""
     runs: dict[int, list[Entry]] = {}
     for entry in entries:
         runs.setdefault(entry.run, []).append(entry)

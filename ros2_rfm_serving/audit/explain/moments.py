@@ -19,7 +19,7 @@ MEANT_S = 1e-3
 NEAR_S = 2.0
 """Largest age at which a control period describes a moment of a running process."""
 LOOKS_BACK_S = 30.0
-"""Length of frequent records before a moment; all transitions, plans and operator commands are included."""
+"""Time before a moment for which frequent records are kept; transitions, plans and operator commands are all kept."""
 BEFORE_END = re.compile(r"-(\d+(?:\.\d*)?)s")
 FORMS = "14:03:12.4 (local time), 12.5 (seconds since the recording began), -30s (before its end) or 2026-01-31T14:03:12.4+01:00"
 

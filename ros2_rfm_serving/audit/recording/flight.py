@@ -61,7 +61,7 @@ class Memory:
 
 
 Begin = Callable[[Path, Limits, dict[str, Any]], Recorder]
-"""Factory of recordings: folder, limits, and further keys of the first record. Raises: `RfmError`."""
+"""Factory of recordings: folder, limits, and further keys of the first record. Raises: `RfmError` when it cannot begin."""
 
 
 class Flight:

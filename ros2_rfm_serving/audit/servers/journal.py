@@ -67,7 +67,7 @@ class ServerJournal:
             self._notes.append(note)
 
     def _note_counts(self) -> None:
-        """Record counted problems outside of the brain: of engines, and of unreadable requests."""
+        """Record counted problems outside of the decision core: of engines, and of unreadable requests."""
         if self._server is None or not (more := Counter(self._server.refused) - self._counts):
             return
         self._counts += more

@@ -27,7 +27,7 @@ from ros2_rfm_serving.types import (
 
 CALL, REQUEST, BATCH, REPLY = "call", "request", "batch", "reply"
 COUNT = "count"
-"""Call for problems that were counted outside of the brain, which made no decision there."""
+"""Call for problems that were counted outside of the decision core, which decided nothing there."""
 KINDS = {"deposit": REQUEST, "unfit": REQUEST, "admitted": REQUEST, "begin": BATCH, "reply": REPLY}
 """Kinds of the records that are not a mere `call`."""
 ARGS: dict[str, tuple[str, ...]] = {
