@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import UnprovenError
 
 SIGNED_AS = b"rfm_serving says AuditPage\0"
 CheckSaid = Callable[[bytes, bytes, bytes], Any]
-"""Check of certificate, signature and text that returns the signer (`security.proof.Who`). Raises: `UnprovenError` when it is invalid."""
+"""Check of certificate, signature and text; returns the signer (`security.proof.Who`). Raises: `UnprovenError` if invalid."""
 NAMES = {"recorder": ("recorder",), "dashboard": ("dashboard", "operator", "observer")}
 """Role of a writer -> names of certificates that sign for it; for other roles it is the writer's own name."""
 
