@@ -47,8 +47,8 @@ class EngineView:
         return self.flight.leaving if self.flight is not None else self.batch_size
 
     def begins_s(self, position: int, now_s: float) -> float:
-        """Return the seconds from `now_s` until the engine begins the request at a position of the queue. Batches are assumed to be
-        as large as throughput improves."""
+        """Return the seconds from `now_s` until the engine begins the request at a position of the queue.
+        Batches are assumed to be as large as throughput improves."""
         if self.flight is not None and not self.flight.num_whole:
             return self.flight.begins_in_s(position)
         rows = self.times.saturation(self.batch_size)
@@ -60,7 +60,7 @@ keep(EngineView, "free_s", "times", remote_free_s="free_there_s")
 
 @record(frozen=True, slots=True)
 class Selection:
-    """Requests that run now. If there are none: the time of the next poll in case nothing new arrives before."""
+    """Requests that run now, and the time of the next poll if there are none and nothing new arrives before."""
 
     batch: Sequence[Waiting]
     look_again_s: float = math.inf

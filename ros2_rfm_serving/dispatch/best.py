@@ -25,8 +25,8 @@ PATIENCE = 300.0
 """Number of selections without a request after which the request counts twice. The growth is quadratic, so that no request is
 passed over for ever."""
 TURNS = 16
-"""Number of full turns of all waiting requests after which a request that was never selected comes first. An old task that sends
-its next request at once must not keep a new one waiting."""
+"""Number of full turns of all waiting requests after which a request that was left out comes first. An old task that sends its next
+request at once must not keep a new one waiting."""
 LAST_CHANCE = 1.2
 """Factor on the urgency of a request whose SLO only this batch can keep."""
 MAX_KINDS = 256

@@ -90,8 +90,8 @@ class Dispatcher:
     def cut(
         self, waiting: Sequence[Waiting], ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list
     ) -> Selection:
-        """Return the next batch and count the requests that it passes over. ranked: the requests of `waiting` that may run on this
-        engine, most urgent first."""
+        """Return the next batch and count the requests that it passes over.
+        ranked: the requests of `waiting` that may run on this engine, most urgent first."""
         selection = self._batch(ranked, engine, now_s, asks) if ranked else NOTHING
         if selection.batch and len(selection.batch) < len(waiting) and (selection.whole or not _more_follow(engine)):
             count_skips(waiting, selection.batch)

@@ -132,8 +132,8 @@ class Flight:
         return {**state_of(self, self.KEPT), "rows": {number: state_of(row, Row.KEPT) for number, row in self.rows.items()}}
 
     def restore_rows(self, state: Mapping[str, Any], requests: Mapping[int, Waiting]) -> None:
-        """Continue from a value of `state`. requests: number of a row -> its request. Raises: `RfmError` for names that are missing
-        or unknown, and for a row without a request."""
+        """Continue from a value of `state`. requests: number of a row -> its request.
+        Raises: `RfmError` for names that are missing or unknown, and for a row without a request."""
         check_names("Flight", {**self.KEPT, "rows": "rows"}, state)
         restore(self, self.KEPT, {name: value for name, value in state.items() if name != "rows"})
         if unknown := state["rows"].keys() - requests.keys():
@@ -240,8 +240,8 @@ class Flight:
         self.was_whole = whole
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[int]:
-        """Record the rows that have been perceived and return the numbers of those that did not enter. turns: (number, turns that
-        it will take) of the rows that entered."""
+        """Record the rows that have been perceived and return the numbers of those that did not enter.
+        turns: (number, turns that it will take) of the rows that entered."""
         new = {number: row for number, row in self.rows.items() if not row.turns_left}
         if turns:
             self.perceive.observe(len(new), now_s - max(row.moved_s for row in new.values()))

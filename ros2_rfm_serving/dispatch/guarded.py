@@ -58,8 +58,8 @@ class Guarded(DispatchPolicy):
             raise UnrecordableError(f"{problem}, so that no replay can make it; name it in the entry points of a package")
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the policy as plain values, which share no mutable part with it. Raises: `UnrecordableError` when the
-        policy does not return its state, or returns one that is not plain."""
+        """Return the state of the policy as plain values, which share no mutable part with it.
+        Raises: `UnrecordableError` when the policy does not return its state, or returns one that is not plain."""
         name = type(self._policy).__name__
         try:
             found = dict(self._policy.state())

@@ -24,7 +24,7 @@ class Waiting:
     stamp_ns: int
     arrived_s: float
     since_s: float
-    """Time since when its session waits. A newer observation keeps its predecessor's place in the queue."""
+    """Time at which its session began to wait. A newer observation keeps its predecessor's place in the queue."""
     starves_s: float
     """Time at which its robot runs out of actions, or ran out."""
     due_s: float
@@ -79,8 +79,8 @@ def state_of_waiting(waiting: Waiting) -> dict[str, Any]:
 
 
 def waiting_from(state: Mapping[str, Any], histories: Mapping[int, History]) -> Waiting:
-    """Return the request that `state_of_waiting` described. histories: session epoch -> history of that session. Raises: `RfmError`
-    for names that are missing or unknown, and for a session that has no history."""
+    """Return the request that `state_of_waiting` described. histories: session epoch -> history of that session.
+    Raises: `RfmError` for names that are missing or unknown, and for a session that has no history."""
     check_names("Waiting", WAITING_NAMES, state)
     check_names("InferenceRequest", REQUEST_NAMES, state["request"])
     request = bare(**state["request"])

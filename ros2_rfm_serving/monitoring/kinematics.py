@@ -41,8 +41,8 @@ class Arm:
     """Chain of joints from the root of a description to one of its links."""
 
     def __init__(self, description: str, tip: str = "") -> None:
-        """Read a description. tip: link whose position is computed; empty: the last one of the longest chain. Raises:
-        `ConfigurationError` if the description is no URDF, or no joint leads to the tip."""
+        """Read a description. tip: link whose position is computed; empty: the last one of the longest chain.
+        Raises: `ConfigurationError` if the description is no URDF, or no joint leads to the tip."""
         self.joints = _joints(description)
         by_child = {joint.child: joint for joint in self.joints}
         chains = {child: _chain(child, by_child) for child in by_child}

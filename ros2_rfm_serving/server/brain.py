@@ -96,8 +96,8 @@ class ServerBrain:
     def __init__(
         self, config: ServerConfig, contract: ModelContract, lanes: Sequence[Lane], policy: DispatchPolicy | None = None
     ) -> None:
-        """Create a core without sessions. policy: used in place of the configured one. Raises: `ConfigurationError` if a name of
-        the configuration is unknown."""
+        """Create a core without sessions. policy: used in place of the configured one.
+        Raises: `ConfigurationError` if a name of the configuration is unknown."""
         self.config, self.contract, self.lanes = config, contract, tuple(lanes)
         self.mishaps: list[tuple[str, str]] = []
         """(counter, problem; empty: only counted), until a caller removes them."""
@@ -118,8 +118,8 @@ class ServerBrain:
         self.mishaps.append((kind, problem))
 
     def handle(self, event: events.Event, now_s: float) -> Any:
-        """Return the decision about an event: the result of the method of the same input. Raises: whatever that method raises;
-        `RfmError` for a batch that does not run."""
+        """Return the decision about an event: the result of the method of the same input.
+        Raises: whatever that method raises; `RfmError` for a batch that does not run."""
         return HANDLERS[type(event)](self, event, now_s)
 
     # --- snapshots ---
@@ -166,8 +166,8 @@ class ServerBrain:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state` of a core with the same configuration, model and engines. Raises: `RfmError` for names that are
-        missing or unknown, with the part to which they belong."""
+        """Continue from a `state` of a core with the same configuration, model and engines.
+        Raises: `RfmError` for names that are missing or unknown, with the part to which they belong."""
         check_names("ServerBrain", {**self.KEPT, **PARTS}, state)
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
         histories = self.sessions.histories_by_epoch()
@@ -261,8 +261,8 @@ class ServerBrain:
     # --- requests ---
 
     def admitted(self, request: RequestId) -> Session:
-        """Return the session of a request, without changing anything. Raises: `BadMessageError`. A missing session is reported
-        before all other problems."""
+        """Return the session of a request, without changing anything.
+        Raises: `BadMessageError`. A missing session is reported before all other problems."""
         session = self.sessions.admit(request)
         if self.sessions.draining:
             raise BadMessageError("draining", "this server is about to end")
@@ -278,8 +278,8 @@ class ServerBrain:
         """Record that a charged request cannot be decoded. It changes nothing, and exists for recorders of the calls."""
 
     def deposit(self, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
-        """Enqueue a request; return True if it replaces an older one. Raises: `BadMessageError`, because its session may have
-        closed since it was charged."""
+        """Enqueue a request; return True if it replaces an older one.
+        Raises: `BadMessageError`, because its session may have closed since it was charged."""
         session = self.sessions.admit(request.id)
         session.sequence, session.episode = request.id.sequence, request.id.episode
         if not self.mailboxes.waiting:
@@ -328,14 +328,14 @@ class ServerBrain:
         return work
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> tuple[int, ...]:
-        """Record that rows have been perceived and return the works that did not enter, which the caller passes to `ended`. turns:
-        (number of the work, solver steps that it takes) of the rows that entered."""
+        """Record that rows have been perceived and return the works that did not enter, which the caller passes to `ended`.
+        turns: (number of the work, solver steps that it takes) of the rows that entered."""
         flight = self._flight
         return tuple(flight.entered(turns, now_s))
 
     def turn(self, ready: Collection[int], took_s: float, now_s: float) -> Turn:
-        """Return which of the `ready` rows in flight advance now, and which of all rows leave. took_s: duration of the previous
-        turn; 0: there was none."""
+        """Return which of the `ready` rows in flight advance now, and which of all rows leave.
+        took_s: duration of the previous turn; 0: there was none."""
         flight = self._flight
         flight.had_turn(took_s)
         entered = [work for work in self.lanes[0].works if flight.rows[work.number].turns_left]  # all other works are `ended`
@@ -388,8 +388,8 @@ class ServerBrain:
         return stale
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
-        """Record a finished batch and return the load; `reply` to each of its requests follows. answered: whether each request has
-        an answer. num_failed: number of batches in a row without any answer."""
+        """Record a finished batch and return the load; `reply` to each of its requests follows.
+        answered: whether each request has an answer. num_failed: number of batches in a row without any answer."""
         rows, turn = self.lanes[work.tier].ended(work, now_s, not any(answered), num_failed)
         self._moved_s = now_s
         latencies_s = tuple([now_s - waiting.arrived_s for i, waiting in enumerate(work.batch) if answered[i]])
@@ -398,8 +398,8 @@ class ServerBrain:
         return load
 
     def reply(self, work: Work, row: int, answer: EngineReply | None, outlook: Outlook) -> Reply | None:
-        """Return the reply to the request at a position of a batch; positions are called in order. None: the engine has no answer,
-        or the session has ended."""
+        """Return the reply to the request at a position of a batch; positions are called in order.
+        None: the engine has no answer, or the session has ended."""
         ended = self._ended[work] if row < len(work.batch) - 1 else self._ended.pop(work)
         waiting = work.batch[row]
         request = waiting.request.id

@@ -1,4 +1,4 @@
-"""Configuration of a server."""
+"""Configuration of one model server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.server.sessions import SessionRules
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """Configuration of a server; `reconfigure` changes its rules."""
+    """Configuration of a server."""
 
     name: str
     batch_size: int = 1

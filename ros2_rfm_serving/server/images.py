@@ -47,8 +47,8 @@ def _num_pixels(image: EncodedImage) -> float:
 
 
 def decode(image: EncodedImage, min_px: tuple[int, ...] = ()) -> Image:
-    """Return an image as RGB, [H, W, 3]. min_px: `ModelContract.min_image_px`. Raises: `BadMessageError` before anything large is
-    allocated."""
+    """Return an image as RGB, [H, W, 3]. min_px: `ModelContract.min_image_px`.
+    Raises: `BadMessageError` before anything large is allocated."""
     _check_bytes(image)
     return _raw(image) if image.format == "rgb8" else _jpeg(image, min_px)
 

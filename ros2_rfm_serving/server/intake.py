@@ -52,8 +52,8 @@ def readying(
 def row_of(
     observation: ObservationRequest, session: Session, contract: ModelContract, ready: Ready, clock: Clock | None = None
 ) -> InferenceRequest:
-    """Return the request for the engine. ready: result of `readying`. clock: measures `decoding_s`. Raises: `BadMessageError` if a
-    part of the observation is refused."""
+    """Return the request for the engine. ready: result of `readying`. clock: measures `decoding_s`.
+    Raises: `BadMessageError` if a part of the observation is refused."""
     _check(observation, session, contract)
     pixels: dict[str, Image | EncodedImage] = {}
     decoding_s = 0.0

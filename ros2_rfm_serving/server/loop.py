@@ -116,8 +116,8 @@ class EngineLoop:
             return [works[number] for number in brain.entered(tuple(turns), now_s)]
 
     def advancing(self, now_s: float, took_s: float | None = None) -> list[Work]:
-        """Return the rows in flight that advance now, after removing those whose answers are not needed any more. took_s: duration
-        of the previous turn, where `round` has not measured it."""
+        """Return the rows in flight that advance now, after removing those whose answers are not needed any more.
+        took_s: duration of the previous turn, where `round` has not measured it."""
         lane = self._lanes[0]
         if lane.is_idle:
             return []

@@ -37,8 +37,8 @@ class Mailboxes:
         return {"requests": [state_of_waiting(waiting) for waiting in self.waiting.values()], "policy": self.policy.state()}
 
     def restore_requests(self, state: Mapping[str, Any], histories: Mapping[int, History]) -> None:
-        """Continue from a value of `state`. histories: session epoch -> history of that session. Raises: `RfmError` for names that
-        are missing or unknown, and for requests of unknown sessions."""
+        """Continue from a value of `state`. histories: session epoch -> history of that session.
+        Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions."""
         check_names("Mailboxes", NAMES, state)
         self.waiting.clear()
         for each in state["requests"]:
@@ -47,8 +47,8 @@ class Mailboxes:
         self.policy.restore(state["policy"])
 
     def dispatch_by(self, policy: DispatchPolicy | None, batching: str) -> None:
-        """Change policy and batching from the next selection on. policy: None keeps the present one with its learned state. Raises:
-        `ConfigurationError` for an unknown batching."""
+        """Change policy and batching from the next selection on. policy: None keeps the present one with its learned state.
+        Raises: `ConfigurationError` for an unknown batching."""
         self._dispatcher = Dispatcher(policy or self._dispatcher.policy, batching)
 
     def __len__(self) -> int:

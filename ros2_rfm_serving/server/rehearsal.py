@@ -1,5 +1,5 @@
-"""Measurement of a model's perceptions, solver steps and whole batches before a server is ready. By it a continuous server knows
-from its first request on whether it pays that other rows join."""
+"""Measurement of a model's perceptions, solver steps and whole batches before a server is ready. With its results, a continuous
+server decides from its first request on whether other rows should join."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ros2_rfm_serving.types import InferenceRequest
 REPEATS = 3
 """Number of runs of each size, as long as there is time; the median counts."""
 BUDGET_S = 2.0
-"""Time limit from the second size on. When it has passed, no run begins except one of one row and one of the largest batch, which
-are made in any case."""
+"""Time limit that begins after the first run. When it has passed, no run begins except one of one row and one of the largest batch,
+which are made in any case."""
 
 MOST_TURNS = 20
 """Maximum number of turns of a measured row. A model that takes more is limited to it where requests may choose the number: steps

@@ -38,8 +38,8 @@ def reply_of(
     outlook: Outlook,
     held: InferenceRequest,
 ) -> Reply:
-    """Return the reply to a waiting request. held: the request whose prefix constrained the last solver steps; in a pipelined
-    session, that of the newest observation."""
+    """Return the reply to a waiting request.
+    held: the request whose prefix constrained the last solver steps; in a pipelined session, that of the newest observation."""
     kind = reply_kind(contract, waiting.request.id.component)
     if kind is Chunk:
         return _chunk(server, contract, waiting, answer, served, outlook, held)

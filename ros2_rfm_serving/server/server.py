@@ -41,8 +41,8 @@ from ros2_rfm_serving.types import (
 
 
 def check_able(config: ServerConfig, engine: Engine) -> None:
-    """Check that an engine offers the configured batching. Text models answer side by side with any. Raises: `ConfigurationError`
-    for a batching that an action model does not offer."""
+    """Check that an engine offers the configured batching. Text models answer side by side with any.
+    Raises: `ConfigurationError` for a batching that an action model does not offer."""
     contract = engine.contract
     if config.batching != CONTINUOUS or contract.output is not OutputKind.ACTION_CHUNK:
         return
@@ -61,8 +61,8 @@ class ModelServer(Counting):
     faster."""
 
     def __init__(self, config: ServerConfig, engine: Engine, *overflow: Tier, policy: DispatchPolicy | None = None) -> None:
-        """Create a server. policy: used in place of the configured one. Raises: `ModelError`; `ConfigurationError` for an unknown
-        name."""
+        """Create a server. policy: used in place of the configured one.
+        Raises: `ModelError`; `ConfigurationError` for an unknown name."""
         super().__init__()
         self.contract: ModelContract = engine.contract
         check_able(config, engine)
@@ -168,8 +168,8 @@ class ModelServer(Counting):
         return self._lanes[0].running.given_up
 
     def stalled_s(self, now_s: float) -> float:
-        """Return for how long requests have waited or run while nothing began or ended; 0: there is nothing to do. It needs no
-        lock, because the thread that holds the lock may be the one that hangs."""
+        """Return for how long requests have waited or run while nothing began or ended; 0: there is nothing to do.
+        It needs no lock, because the thread that holds the lock may be the one that hangs."""
         return self._deciding.brain.stalled_s(now_s)
 
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
@@ -201,8 +201,8 @@ class ModelServer(Counting):
             return len(brain.mailboxes)
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
-        """Change the limits without affecting open sessions. max_sessions: 0 leaves it unchanged. Raises: `ModelError` when the
-        engine cannot run such batches."""
+        """Change the limits without affecting open sessions. max_sessions: 0 leaves it unchanged.
+        Raises: `ModelError` when the engine cannot run such batches."""
         prepared = self._lanes[0].prepare(batch_size)
         with self._deciding as brain:
             brain.resize(prepared, max_sessions)
@@ -244,8 +244,8 @@ class ModelServer(Counting):
     # --- data plane ---
 
     def submit(self, observation: ObservationRequest, now_s: float) -> None:
-        """Validate, decode and enqueue a request; it replaces an older one of the same session. Raises: `BadMessageError`, with no
-        other effect. `counting_refusals` counts it."""
+        """Validate, decode and enqueue a request; it replaces an older one of the same session.
+        Raises: `BadMessageError`, with no other effect. `counting_refusals` counts it."""
         with self._deciding.lock:
             session = self._deciding.brain.charge(observation.id, now_s)
         self._deposit(observation, session, now_s)

@@ -50,7 +50,7 @@ class SessionRules:
     burst: int = 8
     """Requests of one session that may arrive at once."""
     absent_grace_s: float = 10.0
-    """Time after which a session is closed whose robot has left the graph."""
+    """Time for which a session stays open after its robot has left the graph."""
     idle_timeout_s: float = math.inf
     """Time without a request after which a session is closed."""
     instruction: str = ""
@@ -97,7 +97,7 @@ class Session:
     heard_s: float = math.nan
     """Time of its last request, or of the first check if there was none."""
     absent_s: float = math.inf
-    """Time since when its robot is not on the graph."""
+    """Time at which its robot was first missing from the graph; inf: it is present."""
 
 
 @dataclass
@@ -232,8 +232,8 @@ class Sessions:
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
 
     def _check_rows(self, key: SessionKey, pipelining: Pipelining, rows: int) -> None:
-        """Check that rows for a pipelined session are free. Raises: `ContractError` if there can never be enough; `CapacityError`
-        while others have them."""
+        """Check that rows for a pipelined session are free.
+        Raises: `ContractError` if there can never be enough; `CapacityError` while others have them."""
         if not rows:
             problem = "pipelining: this server runs batches that begin and end together"
             raise ContractError([f"{problem}; set `batching: continuous` of its server group, or leave it out"])

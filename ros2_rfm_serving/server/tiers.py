@@ -69,8 +69,8 @@ def state_of_work(work: Work) -> dict[str, Any]:
 
 
 def work_from(state: Mapping[str, Any], engine: int, histories: Mapping[int, History]) -> Work:
-    """Return the batch that `state_of_work` described. histories: session epoch -> history of that session. Raises: `RfmError` as
-    `waiting_from` does."""
+    """Return the batch that `state_of_work` described. histories: session epoch -> history of that session.
+    Raises: `RfmError` as `waiting_from` does."""
     check_names("Work", WORK_NAMES, state)
     batch = tuple([waiting_from(each, histories) for each in state["requests"]])
     return Work(batch, state["begun_s"], engine, state["number"], state["whole"])

@@ -177,8 +177,8 @@ class Dashboard:
         return Response(picture, media_type="image/jpeg", headers={"cache-control": "no-store"})
 
     def _make_picture(self, robot: str, camera: str) -> bytes:
-        """Return a thumbnail; empty: there is none. It runs on the thread of pictures, because raw images take time. Raises:
-        `BadMessageError` for an image that cannot be used."""
+        """Return a thumbnail; empty: there is none. It runs on the thread of pictures, because raw images take time.
+        Raises: `BadMessageError` for an image that cannot be used."""
         image = self._graph.picture(robot, camera) if camera else None
         return thumbnail(image) if image else b""
 

@@ -44,8 +44,8 @@ class Looking(Protocol):
     def offers(self, robot: str) -> Offers: ...
 
     def picture(self, robot: str, camera: str) -> EncodedImage | None:
-        """Return the newest image; None: there is none yet, or too many are subscribed. Raises: `BadMessageError` for a raw image
-        that cannot be used."""
+        """Return the newest image; None: there is none yet, or too many are subscribed.
+        Raises: `BadMessageError` for a raw image that cannot be used."""
 
 
 class Closeup:

@@ -23,7 +23,7 @@ SETTLES_S = 10.0
 MAX_CHARACTERS = 300
 """Maximum length of texts from the graph in one event."""
 HELD_PERIODS = 5
-"""Minimum number of control periods in two successive statuses from which a robot counts as held."""
+"""Minimum number of held control periods, over at least two successive statuses, from which a robot counts as held."""
 MAX_MOVES = 6
 """Maximum number of routes in an event of a new schedule."""
 CAUSES = ("lost", "state", "stopped", "held", "refused", "task", "schedule", "order")
@@ -188,8 +188,8 @@ class EventLine:
             self.add(WARNING, "robot", name, "stopped", row.stop_reason, cause="stopped", help=STOPPED)
 
     def _held(self, name: str, row: RobotRow, seen: _Seen, *, already: bool) -> None:
-        """Append the beginning or end of a hold. A period or two at the beginning of an episode are normal. already: this
-        observation has reported its reason already."""
+        """Append the beginning or end of a hold. A period or two at the beginning of an episode are normal.
+        already: this observation has reported its reason already."""
         more = row.held_ticks > seen.counted
         if more and not seen.holds:
             seen.held_at = seen.counted

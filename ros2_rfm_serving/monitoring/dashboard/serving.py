@@ -25,8 +25,8 @@ def is_loopback(address: str) -> bool:
 
 @contextmanager
 def serving(dashboard: Dashboard, address: str, port: int, tls: ServerTls | None = None) -> Iterator[str]:
-    """Serve the page until the context ends; yield its URL. port: 0 chooses any. Raises: `ConfigurationError` when the port cannot
-    be opened."""
+    """Serve the page until the context ends; yield its URL. port: 0 chooses any.
+    Raises: `ConfigurationError` when the port cannot be opened."""
     door = _listen(address, port)
     hosts = [*LOOPBACK, "[::1]", address] if is_loopback(address) else ["*"]
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

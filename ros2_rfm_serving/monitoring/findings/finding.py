@@ -23,7 +23,7 @@ class Finding:
     concerns: tuple[str, ...] = ()
     """Further robots and servers that are affected."""
     can_follow: bool = True
-    """Whether another cause may be its reason; False: it is reported beside every other cause."""
+    """Another cause may be the reason of this finding; if False, it is reported beside every other cause."""
 
 
 Rule = Callable[[Look], Iterable[Finding]]

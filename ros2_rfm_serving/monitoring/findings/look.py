@@ -102,7 +102,7 @@ class Look:
     diagnoses: dict[str, list[Diagnosis]] = field(default_factory=dict)
     """Name -> statuses, oldest first."""
     expected_s: dict[str, float] = field(default_factory=dict)
-    """Time since when each robot and server is observed; a missing one is observed from the beginning."""
+    """Time at which the observation of each robot and server began; a missing one is observed from the beginning."""
     schedules: list[HeardSchedule] = field(default_factory=list)
     """Schedules of all schedulers, oldest first."""
     clocks_s: dict[str, list[float]] = field(default_factory=dict)

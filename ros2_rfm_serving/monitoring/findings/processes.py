@@ -11,12 +11,12 @@ from ros2_rfm_serving.monitoring.findings.look import OK, RECORDER, Diagnosis, L
 from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING, LOG_DISK_FULL
 
 FULL, FULL_BYTES = 0.05, 10 * 2**30
-"""Free share and free bytes below which a disk counts as full; both have to be undercut."""
+"""Free share and free bytes of a disk; a disk with less than both counts as full."""
 NO_SPACE = os.strerror(errno.ENOSPC)
 NAMED = 3
 """Maximum owners of one process in a line; a process may have many robots."""
 SILENT_AFTER_S = 3.5
-"""Silence after which a process counts as gone that reports to `/diagnostics` every second."""
+"""Silence after which a process counts as gone; it reports to `/diagnostics` every second."""
 RECORDING = f"{RECORDER}: recording"
 
 

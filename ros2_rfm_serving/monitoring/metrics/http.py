@@ -17,8 +17,8 @@ from ros2_rfm_serving.security.tls import ServerTls
 
 MAX_CONNECTIONS = 64
 WITHIN_S, GIVES_WAY_WITHIN_S = 10.0, 1.0
-"""Time limits, s. The first is from a connection to the end of its answer, so that a client that sends a byte now and then gains no
-time."""
+"""Time limits, s: from a connection to the end of its answer, so that a client that sends a byte now and then gains no time; and
+for a closed connection to make room."""
 
 
 class _Handler(WSGIRequestHandler):

@@ -122,8 +122,8 @@ def image_of(camera: str, value: Any) -> EncodedImage:
 
 
 def prefix_of(message: Mapping[Any, Any], contract: ModelContract, key: str = "prev_chunk_left_over") -> Array:
-    """Return a prefix [P, A], at most a chunk long: in model space, or in robot space for the key that ends in `_robot`. Raises:
-    `BadMessageError` for another shape."""
+    """Return a prefix [P, A], at most a chunk long: in model space, or in robot space for the key that ends in `_robot`.
+    Raises: `BadMessageError` for another shape."""
     value = message.get(key)
     if value is None:
         return NO_ROWS
@@ -165,8 +165,8 @@ def report_of(message: Mapping[Any, Any]) -> ExecutionReport:
 
 
 def session_of(words: Any, contract: ModelContract, shown: Mapping[str, Any], *, prefixed: bool) -> SessionRequest:
-    """Return a session request from the client's own terms and its observation; the model's terms fill the rest. Raises:
-    `BadMessageError` for invalid terms; `ContractError` for pipelining."""
+    """Return a session request from the client's own terms and its observation; the model's terms fill the rest.
+    Raises: `BadMessageError` for invalid terms; `ContractError` for pipelining."""
     able = [c for c in (Conditioning.PREFIX, Conditioning.GUIDED) if c in contract.conditionings]
     defaults = {
         "component": COMPONENTS[contract.output],
