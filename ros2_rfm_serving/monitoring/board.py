@@ -137,7 +137,7 @@ class ServerRow(_Row):
     """The middleware reports the end of the server, about a second after it; silence would show it later."""
     detail: str = ""
     standby: bool = False
-    """Role in the schedule."""
+    """The schedule uses it as a standby."""
     model: str = ""
     emulated: bool = False
     dispatch: str = ""

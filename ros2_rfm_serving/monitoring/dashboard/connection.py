@@ -22,7 +22,7 @@ class Connection(H11Protocol):
     being answered."""
 
     step: Doorstep | None = None
-    """Queue of connections before their first request."""
+    """Listening socket, which limits connections before their first request."""
     _stuck: asyncio.TimerHandle | None = None
     _quiet_since_s = 0.0
 

@@ -109,8 +109,8 @@ def findings(look: Look) -> list[Finding]:
 def _reaches(look: Look, finding: Finding, other: Finding) -> bool:
     """Return whether a finding can be the reason of another one, by their places.
 
-    A problem of a robot has consequences only there; one of a server has them also at its robots. The scheduler reports its work
-    without a server, and a server its work without the scheduler.
+    A problem of a robot has consequences only there; one of a server has them also at its robots. The scheduler reports that it
+    works without a server, and a server reports that it works without the scheduler.
     """
     places = (finding.about, *finding.concerns)
     if finding.about == FACTORY or other.about in places:

@@ -181,7 +181,7 @@ class Look:
 
     def are_related(self, one: str, other: str) -> bool:
         """Return whether two names are equal, a robot and a server that it uses, or the scheduler and a server: the scheduler
-        reports its work without a server."""
+        reports that it works without a server."""
         of_scheduler = SCHEDULER in (one, other) and not self.servers.keys().isdisjoint((one, other))
         return one == other or one in self.servers_of(other) or other in self.servers_of(one) or of_scheduler
 
