@@ -1,4 +1,4 @@
-"""Which waiting requests run next: small classes over plain data, chosen by name."""
+"""Selection of the waiting requests that run next: small policy classes over plain data, chosen by name."""
 
 from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView, Selection
 from ros2_rfm_serving.dispatch.batching import CONTINUOUS

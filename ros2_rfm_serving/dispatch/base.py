@@ -1,4 +1,4 @@
-"""What a dispatch policy sees and says: plain data."""
+"""Inputs and outputs of a dispatch policy, as plain data."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ from ros2_rfm_serving.types.state import Kept, attribute_names, has_parts, keep,
 
 @dataclass(slots=True)
 class EngineView:
-    """One engine, as a policy sees it."""
+    """State of one engine that a policy decides by."""
 
     batch_size: int
-    """Rows that fit into a batch."""
+    """Maximum number of rows in a batch."""
     times: ServiceTimes
     round_trip_s: float = 0.0
-    """To an engine that is elsewhere, beyond what `times` say."""
+    """Network round trip to a remote engine, as far as `times` do not include it."""
     free_s: float = -math.inf
-    """When it is expected to be able to begin the next batch."""
+    """Expected time at which the engine can begin the next batch."""
     free_there_s: float = -math.inf
-    """When an engine that is elsewhere is expected to have run what is on its way to it, on the clock of here."""
+    """Expected time at which a remote engine has run all batches on their way to it, on the local clock."""
     flight: Flight | None = None
-    """Of an engine whose rows go on step by step; None: it goes by whole calls."""
+    """Rows in flight of an engine that advances rows step by step; None: the engine runs whole calls."""
 
     def latency_s(self, num_rows: int) -> float:
-        """From the beginning of a batch to its replies; 0: not known yet."""
+        """Return the time from the beginning of a batch to its replies; 0 while it is unknown."""
         return (self.flight or self.times).seconds(num_rows) + self.round_trip_s
 
     def answers_in_s(self, num_rows: int, now_s: float) -> float:
-        """A batch that is sent now, behind those that are on their way."""
+        """Return the time until the replies of a batch that is sent now, behind the batches that are on their way."""
         return self.latency_s(num_rows) + max(0.0, self.free_there_s - now_s - self.round_trip_s / 2)
 
     @property
     def next_rows(self) -> int:
-        """Requests that it can take when it is free again."""
+        """Return the number of requests that the engine can accept when it is free again."""
         return self.flight.leaving if self.flight is not None else self.batch_size
 
     def begins_s(self, position: int, now_s: float) -> float:
-        """When it gets to the request at this place of the queue, from `now_s` on; batches are as large as pays."""
+        """Return the seconds from `now_s` until the engine begins the request at a position of the queue.
+        Batches are assumed to be as large as throughput improves."""
         if self.flight is not None and not self.flight.num_whole:
             return self.flight.begins_in_s(position)
         rows = self.times.saturation(self.batch_size)
@@ -59,39 +60,40 @@ keep(EngineView, "free_s", "times", remote_free_s="free_there_s")
 
 @record(frozen=True, slots=True)
 class Selection:
-    """What runs now, and if nothing does, when to look again should nothing new arrive before."""
+    """Requests that run now, and the time of the next poll if there are none and nothing new arrives before."""
 
     batch: Sequence[Waiting]
     look_again_s: float = math.inf
     whole: bool = False
-    """In one call, on an engine whose rows could go on step by step."""
+    """The batch runs in one call, on an engine that could also advance rows step by step."""
 
 
 NOTHING = Selection(())
 
 
 class DispatchPolicy:
-    """Ranks; how many of the first run together is batching's part (`batching.py`)."""
+    """Order of the waiting requests. Batching decides how many of the first ones run together (`batching.py`)."""
 
     KEPT: ClassVar[Kept] = kept()
-    """Name in a recording -> attribute, of all attributes that the policy has (`types/state.py: kept`); their values are plain:
-    numbers, texts, arrays, and tuples, lists, sets, deques and dictionaries of them. An object of a class with a table `KEPT` may
-    be a value, too, and a `defaultdict` may have such a class as its factory."""
+    """Name in a recording -> attribute, for all attributes of the policy (`types/state.py: kept`). Values are plain: numbers,
+    texts, arrays, and tuples, lists, sets, deques and dictionaries of them. An object of a class with a table `KEPT` may be a
+    value, too, and a `defaultdict` may have such a class as its factory."""
     READS_EXECUTIONS = True
-    """Whether it looks at when robots executed and waited (`History`: wait ratio, execution times, pace): a plan that asks it many
-    times keeps no account of them for one that does not."""
+    """The policy reads when robots executed and waited (`History`: wait ratio, execution times, pace). A plan that calls a policy
+    many times does not compute them if this is False."""
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
-        """Most urgent first."""
+        """Return the waiting requests, most urgent first."""
         raise NotImplementedError
 
     def task_ended(self, task: History) -> None:
-        """For policies that learn."""
+        """Learn from a finished task. The default does nothing."""
 
     def state(self) -> dict[str, Any]:
-        """Return what `KEPT` names, for a recording. A policy whose values are not plain has its own `state` and `restore`.
+        """Return the values that `KEPT` names, for a recording. A policy whose values are not plain overrides `state` and
+        `restore`.
 
-        Raises: `UnrecordableError` for an attribute that `KEPT` does not name: a restored policy would decide without it.
+        Raises: `UnrecordableError` for an attribute that `KEPT` does not name, because a restored policy would decide without it.
         """
         if unnamed := sorted(attribute_names(self) - set(self.KEPT.values())):
             problem = f"dispatch policy {type(self).__name__} has {', '.join(unnamed)}, which its KEPT does not name"
@@ -108,12 +110,12 @@ class DispatchPolicy:
         return state_of(self, self.KEPT)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        """Continue from a value of `state`. Raises: `RfmError` for names that are missing or unknown."""
         restore(self, self.KEPT, state)
 
 
 def _mutable_identities(values: Iterable[Any]) -> Iterator[int]:
-    """Return the identity of each list, set, deque and dictionary, one for each place in which it stands."""
+    """Return the identity of each list, set, deque and dictionary, once for each place where it occurs."""
     for value in values:
         if isinstance(value, (list, set, deque, dict)):
             yield id(value)

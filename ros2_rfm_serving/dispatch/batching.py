@@ -1,4 +1,4 @@
-"""How many of those whom a policy ranked first run together, and whether it pays to wait for one more."""
+"""Batching: the number of ranked requests that run together, and the decision to wait for one more."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.types.patience import pays
 
 Asks = Callable[[], Sequence[float]]
-"""When sessions that do not wait now are expected to ask, on the server's clock."""
+"""Function that returns when sessions without a waiting request are expected to send one, on the server's clock."""
 Batching = Callable[[Sequence[Waiting], EngineView, float, Asks], Selection]
 
 
 def fixed(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
-    """Whatever waits runs at once, up to the batch size (ROSA §3.5)."""
+    """Select all waiting requests at once, up to the batch size (ROSA §3.5)."""
     return Selection(ranked[: engine.batch_size])
 
 
 def saturated(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
-    """Up to where more rows hardly improve throughput (Kairos §3.2.2)."""
+    """Select requests up to the size from which more rows hardly improve throughput (Kairos §3.2.2)."""
     return Selection(ranked[: engine.times.saturation(engine.batch_size)])
 
 
 def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
-    """As `saturated`, but waits for one more if that saves more of the engine's time than it idles, and hurts nobody."""
+    """Select as `saturated` does, but wait for one more request if that saves more engine time than it idles and causes no request
+    to miss a deadline."""
     most, num = engine.times.saturation(engine.batch_size), len(ranked)
     if not 0 < num < most:
         return Selection(ranked[:most])
@@ -41,5 +42,5 @@ def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, a
 CONTINUOUS = "continuous"
 """Rows join and leave a running batch one by one (`entering.py`)."""
 WAIT = "wait"
-"""As `saturated`, or later (`types/patience.py`)."""
+"""The batch of `saturated`, begun at once or later (`types/patience.py`)."""
 BATCHINGS: dict[str, Batching] = {"fixed": fixed, "saturation": saturated, WAIT: worth_waiting, CONTINUOUS: joining}

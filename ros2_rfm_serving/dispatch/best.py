@@ -1,7 +1,7 @@
-"""Ours: urgent is, multiplied, how old a task is, how soon it should end, and how little of the engine it had.
+"""Policies of this project whose urgency is a product: age of the task, nearness of its end, little attained service.
 
-No order of service is best at everything: what lets quick tasks go first makes the slow ones end later (docs/server.md has the
-frontier). So there are three, by what they are good at.
+No service order is best for every aim: an order that lets quick tasks go first makes the slow ones end later (docs/server.md shows
+the frontier). Therefore there are three policies for different aims.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.types.state import Kept, kept
 
 FIRST_S = 0.05
-"""About a batch, so that a task that had nothing is not infinitely urgent."""
+"""Duration of about one batch. It keeps a task without any service from being infinitely urgent."""
 OLD_S = 60.0
-"""Older tasks are no more urgent for it: a robot whose task never ends must not go before all others."""
+"""Age from which urgency no longer grows: a robot whose task never ends must not go before all others."""
 PATIENCE = 300.0
-"""Selections without it after which a request counts twice; quadratic, so that none is passed over for ever."""
+"""Number of selections without a request after which the request counts twice. The growth is quadratic, so that no request is
+passed over for ever."""
 TURNS = 16
-"""Times that all who wait could have had their turn, after which one who did not comes first: an old task that asks again at
-once must not keep a new one waiting."""
+"""Number of full turns of all waiting requests after which a request that was left out comes first. An old task that sends its next
+request at once must not keep a new one waiting."""
 LAST_CHANCE = 1.2
-"""How much more a request counts for which this batch is the last that keeps its SLO."""
+"""Factor on the urgency of a request whose SLO only this batch can keep."""
 MAX_KINDS = 256
-"""Instructions are free text: only so many are remembered."""
+"""Maximum number of remembered instructions, which are free text."""
 
 
 class Weighted(DispatchPolicy):
-    """Urgent is, multiplied: how old its task is; how soon it ends, by what finished tasks of the same instruction tell (Gittins'
-    index: least mean latency when lengths are not known); how little of the engine it had; how often this request was passed over;
-    and that its SLO can be kept now but not by the next batch. Robots whose actions last beyond the next batch come after all
-    others: they lose nothing, and fill what is left of a batch.
-    """
+    """Product of weights: the age of the task; how soon it ends, estimated from finished tasks of the same instruction (Gittins'
+    index, which minimises mean latency for unknown lengths); how little engine time it had; how often this request was passed over;
+    and whether only this batch can keep its SLO. Robots whose actions last beyond the next batch come after all others: they lose
+    nothing, and fill the rest of a batch."""
 
     KEPT: ClassVar[Kept] = kept(task_lengths="_lengths", all_task_lengths="_all")
     READS_EXECUTIONS = False
     AGE, HASTE, THRIFT = 1.0, 1.0, 1.0
-    """Powers of a task's age, of what is left of it, and of what it had; 0: does not count."""
+    """Exponents of the task's age, of its remaining rounds and of its attained service; 0: the factor does not count."""
 
     def __init__(self) -> None:
         self._lengths: defaultdict[tuple[str, str], TaskLengths] = defaultdict(TaskLengths)
         self._all = TaskLengths()
-        """For kinds of which none has finished yet."""
+        """Lengths of all tasks, for kinds without a finished task."""
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         if len(waiting) == 1:
@@ -64,8 +64,8 @@ class Weighted(DispatchPolicy):
         self._lengths[task.kind].learn(task.rounds)
 
     def _place(self, waiting: Waiting, limit: int, now_s: float, this_s: float, next_s: float) -> tuple[bool, bool, float, float]:
-        """The smaller the sooner. limit: selections without it after which a request comes first. `this_s`, `next_s`: when the
-        replies of this batch and of the next one are due."""
+        """Return the sort key of a request; the smallest is served first. limit: selections without the request after which it
+        comes first. this_s, next_s: when the replies of this batch and of the next one are due."""
         history, due_s, skipped = waiting.history, waiting.due_s, waiting.history.skipped
         urgency = (
             min(now_s - history.began_s, OLD_S) ** self.AGE
@@ -79,19 +79,19 @@ class Weighted(DispatchPolicy):
 
 
 class Best(Weighted):
-    """The oldest task first, and of those about as old the one that ends soonest: few tasks are under way at a time and none waits
-    in all of its rounds. The slowest tasks end soonest, and quick ones wait."""
+    """Mostly the oldest task first; among tasks of similar age, the one that ends soonest. Few tasks are under way at a time, and
+    no task waits in all of its rounds. The slowest tasks end soonest, and quick ones wait."""
 
     AGE, HASTE, THRIFT = 1.0, 0.14, 0.0
 
 
 class Balanced(Weighted):
-    """Between the two."""
+    """Compromise between `Best` and `Swift`."""
 
     AGE, HASTE, THRIFT = 0.5, 1.0, 0.3
 
 
 class Swift(Weighted):
-    """What ends soon first: quick tasks hardly wait, most tasks end sooner, and the slowest far later."""
+    """Mostly the task that ends soonest first: quick tasks hardly wait, most tasks end sooner, and the slowest far later."""
 
     AGE, HASTE, THRIFT = 0.0, 0.5, 0.3

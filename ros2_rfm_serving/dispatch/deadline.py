@@ -1,4 +1,4 @@
-"""Earliest starvation first: a deadline policy whose deadline is the robot's."""
+"""Earliest starvation first: a deadline policy with the robot's deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STARVES = attrgetter("starves_s", "since_s")
 
 
 class Deadline(DispatchPolicy):
-    """Whose actions run out first, or have run out longest, goes first."""
+    """Order by the time at which the robot's actions run out or have run out."""
 
     READS_EXECUTIONS = False
 

@@ -1,4 +1,4 @@
-"""A policy and a way of batching, put together by name."""
+"""Combination of a dispatch policy and a batching method, both chosen by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENTRY_POINTS = "ros2_rfm_serving.dispatch"
 
 
 def check_policy(name: str, file: str = "", key: str = "dispatch") -> None:
-    """That there is one of this name; one that another package adds is not loaded. Raises: `ConfigurationError`."""
+    """Check that a policy with this name exists, without loading those of other packages. Raises: `ConfigurationError` if not."""
     if name not in DISPATCH_POLICIES and name not in (others := [e.name for e in entry_points(group=ENTRY_POINTS)]):
         known = [*DISPATCH_POLICIES, *others]
         fix = f"{did_you_mean(name, known)}; or install the package that adds it (entry points {ENTRY_POINTS!r})"
@@ -39,7 +39,7 @@ def check_policy(name: str, file: str = "", key: str = "dispatch") -> None:
 
 
 def policy(name: str) -> DispatchPolicy:
-    """Raises: `ConfigurationError`."""
+    """Return a new policy by its name. Raises: `ConfigurationError` if it is unknown or cannot be made."""
     check_policy(name)
     if name in DISPATCH_POLICIES:
         return DISPATCH_POLICIES[name]()
@@ -52,10 +52,10 @@ def policy(name: str) -> DispatchPolicy:
 
 
 def is_policy_class(kind: type, name: str) -> bool:
-    """Return whether `policy` makes an object of this very class for a name."""
+    """Return whether `policy` makes an object of exactly this class for a name."""
     try:
         return kind is (DISPATCH_POLICIES[name] if name in DISPATCH_POLICIES else _added(name))
-    except (Exception, SystemExit):  # the package that adds it is another one by now
+    except (Exception, SystemExit):  # the package that adds it has changed since
         return False
 
 
@@ -66,21 +66,22 @@ def _added(name: str) -> Callable[[], DispatchPolicy]:
 
 
 class Dispatcher:
-    """Which requests run next."""
+    """Selector of the requests that run next."""
 
     def __init__(self, policy: DispatchPolicy, batching: str) -> None:
-        """Raises: `ConfigurationError`."""
+        """Combine a policy with a batching method. Raises: `ConfigurationError` if the method is unknown."""
         if batching not in BATCHINGS:
             fix = did_you_mean(batching, BATCHINGS)
             raise ConfigurationError(f"no way of batching is named {batching!r}", key="batching", fix=fix)
         self.policy, self._batch = policy, BATCHINGS[batching]
 
     def select(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list) -> Selection:
-        """Of an engine for which all of them may be."""
+        """Return the next batch of an engine that may run all of the waiting requests."""
         return self.cut(waiting, self.rank(waiting, engine, now_s), engine, now_s, asks)
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
-        """As the policy does, within each component: safety before the monitor before plans, whatever the policy."""
+        """Return the requests in the policy's order within each component; safety precedes the monitor and the monitor precedes
+        plans, whatever the policy."""
         ranked = self.policy.rank(waiting, engine, now_s)
         if len(ranked) == 1 or len({w.request.id.component for w in ranked}) < 2:
             return ranked
@@ -89,7 +90,8 @@ class Dispatcher:
     def cut(
         self, waiting: Sequence[Waiting], ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list
     ) -> Selection:
-        """`ranked`: those of `waiting` who may run on this engine, most urgent first."""
+        """Return the next batch and count the requests that it passes over.
+        ranked: the requests of `waiting` that may run on this engine, most urgent first."""
         selection = self._batch(ranked, engine, now_s, asks) if ranked else NOTHING
         if selection.batch and len(selection.batch) < len(waiting) and (selection.whole or not _more_follow(engine)):
             count_skips(waiting, selection.batch)
@@ -97,12 +99,13 @@ class Dispatcher:
 
 
 def _more_follow(engine: EngineView) -> bool:
-    """Rows that join a batch come one by one: only who finds no room is passed over."""
+    """Return whether more rows can join a batch after the next one. Rows join one by one, so that a request is passed over only
+    when no capacity is left."""
     return engine.flight is not None and len(engine.flight.rows) + 1 < engine.flight.most
 
 
 def count_skips(waiting: Sequence[Waiting], batch: Sequence[Waiting]) -> None:
-    """Algorithm 1, lines 23-26."""
+    """Update the skip counts after a selection (Kairos Algorithm 1, lines 23-26)."""
     for passed_over in waiting:
         passed_over.history.skipped += 1
     for chosen in batch:

@@ -12,7 +12,7 @@ SINCE = attrgetter("since_s")
 
 
 class Fifo(DispatchPolicy):
-    """Who has waited longest goes first."""
+    """Order by waiting time, longest first."""
 
     READS_EXECUTIONS = False
 

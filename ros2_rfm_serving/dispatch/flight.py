@@ -1,4 +1,4 @@
-"""Rows in flight of an engine that takes them one solver step at a time (`engines.base.Stepping`), as policies see them."""
+"""Rows in flight of an engine that advances them one solver step at a time (`engines.base.Stepping`), as policies see them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from ros2_rfm_serving.types.phase import turn_in_flight
 from ros2_rfm_serving.types.state import Kept, check_names, kept, restore, state_of
 
 MOST_ALIKE = 50
-"""Batches in a row that run as a whole, or none does where that seemed slower: what each takes may change."""
+"""Number of consecutive batches of one kind (whole or stepwise) after which the kind that seemed slower is tried again, because the
+times may change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepCosts:
-    """What was measured before anybody asked. Seconds by number of rows, from one row on."""
+    """Costs measured before the first request, in seconds by number of rows, beginning at one row."""
 
     perceive_s: tuple[float, ...] = ()
     step_s: tuple[float, ...] = ()
     whole_s: tuple[float, ...] = ()
-    """In one call."""
+    """Time of a batch in one call."""
     num_turns: int = 1
-    """Solver steps of a request that asks for no number of its own."""
+    """Solver steps of a request that does not set its own number."""
     scatter: float = 0.0
-    """By how much what was measured twice differed, relatively."""
+    """Relative difference between repeated measurements."""
 
 
 @dataclass(eq=False, slots=True)
@@ -41,27 +42,27 @@ class Row:
         rows_of_last_call="together",
         is_paused="paused",
     )
-    """All but the request, which is that of the batch with the same number."""
+    """Everything except the request, which is that of the batch with the same number."""
 
     waiting: Waiting
     moved_s: float
-    """When it began, entered or last went on."""
+    """Time at which the row began, entered or last advanced."""
     turns_left: int = 0
-    """Solver steps; 0: it is being perceived."""
+    """Remaining solver steps; 0: it is being perceived."""
     num_turns: int = 0
-    """That it has had."""
+    """Number of turns that the row has had."""
     sum_rows: int = 0
-    """Rows that shared them, itself among them."""
+    """Sum of the rows in each of these turns, including itself."""
     together: int = 1
-    """Rows of the engine's last call that it was in."""
+    """Rows of the engine's last call that included this row."""
     num_passed: int = 0
-    """Turns that went on without it, though it could have gone on."""
+    """Turns that advanced other rows although this one was ready."""
     num_before: int = 0
     """Rows that were in flight when it entered, or that entered with it and arrived earlier; 0 in pipelined sessions."""
     num_after: int = 0
     """Rows that entered later, or that entered with it and arrived later."""
     paused: bool = False
-    """It waits for its session's next frame."""
+    """The row waits for its session's next frame."""
 
     @property
     def deadline_s(self) -> float:
@@ -69,7 +70,7 @@ class Row:
 
     @property
     def turn(self) -> float:
-        """Share of its time in flight by which it would be later, one row after the other (`types/phase.py`)."""
+        """Return the share of its time in flight by which it would be later, one row after the other (`types/phase.py`)."""
         return turn_in_flight(self.num_before, self.num_after)
 
     @property
@@ -83,7 +84,7 @@ class Row:
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """What enters, goes on and leaves. Instants are seconds on the server's clock."""
+    """State of all rows in flight: entering, advancing and leaving. Times are seconds on the server's clock."""
 
     KEPT: ClassVar[Kept] = kept(
         *("num_whole", "was_whole", "num_alike", "scatter"),
@@ -93,48 +94,46 @@ class Flight:
         last_requested_num_steps="num_steps",
         last_advanced="advanced",
     )
-    """All but the rows; capacity and promised rows follow from the server's limits and sessions."""
+    """Everything except the rows. Capacity and promised rows follow from the server's limits and sessions."""
 
     capacity: int
-    """Rows for which the engine has room."""
+    """Maximum number of rows in the engine."""
     perceive: ServiceTimes = field(default_factory=ServiceTimes)
-    """Of new rows, together."""
+    """Time of one joint perception, by number of new rows."""
     step: ServiceTimes = field(default_factory=ServiceTimes)
-    """One turn of so many rows."""
+    """Time of one turn, by number of rows."""
     turns_of_one: int = 1
-    """Of the row that entered last: what is expected of the next one."""
+    """Turns of the row that entered last, which are expected of the next one."""
     rows: dict[int, Row] = field(default_factory=dict)
-    """By number of their works, in the order in which they began."""
+    """Number of the work -> row, in the order in which they began."""
     advanced: tuple[int, ...] = ()
-    """In the last turn."""
+    """Rows of the last turn."""
     num_steps: int = 0
-    """That the row asked for that entered last."""
+    """Solver steps that the row that entered last had requested."""
     promised: int = 0
-    """Rows, to pipelined sessions that are open."""
+    """Rows reserved for pipelined sessions that are open."""
     num_whole: int = 0
     """Rows of the batch that runs as a whole; 0: none does."""
     was_whole: bool = False
-    """The last batch that began on an empty engine."""
+    """The last batch that began on an empty engine ran as a whole."""
     num_alike: int = 0
-    """Batches in a row that were, or were not."""
+    """Number of consecutive batches of the kind of `was_whole`."""
     scatter: float = 0.0
-    """More groups than one have to serve more by so much, relatively: less would be chance."""
+    """Relative gain in throughput that more than one group must reach; a smaller one would be chance."""
 
     @classmethod
     def knowing(cls, capacity: int, promised: int, costs: StepCosts) -> Flight:
-        """What was measured, to begin with."""
+        """Return an empty state that starts with measured costs."""
         perceive, step = ServiceTimes(costs.perceive_s), ServiceTimes(costs.step_s)
         return cls(capacity, perceive, step, turns_of_one=costs.num_turns, promised=promised, scatter=costs.scatter)
 
     def state(self) -> dict[str, Any]:
-        """Return the values of all rows and of what was measured, for a snapshot."""
+        """Return the values of all rows and of all measurements, for a snapshot."""
         return {**state_of(self, self.KEPT), "rows": {number: state_of(row, Row.KEPT) for number, row in self.rows.items()}}
 
     def restore_rows(self, state: Mapping[str, Any], requests: Mapping[int, Waiting]) -> None:
-        """Continue from what `state` returned. requests: number of a row -> its request.
-
-        Raises: `RfmError` for names that are missing or unknown, and for a row without a request.
-        """
+        """Continue from a value of `state`. requests: number of a row -> its request.
+        Raises: `RfmError` for names that are missing or unknown, and for a row without a request."""
         check_names("Flight", {**self.KEPT, "rows": "rows"}, state)
         restore(self, self.KEPT, {name: value for name, value in state.items() if name != "rows"})
         if unknown := state["rows"].keys() - requests.keys():
@@ -145,12 +144,13 @@ class Flight:
 
     @property
     def most(self) -> int:
-        """Rows at once: one more would make turns longer than it shortens the queue."""
+        """Return the maximum number of concurrent rows; one more would lengthen turns more than it shortens the queue."""
         return min(self.capacity, self.step.saturation(self.capacity))
 
     @property
     def is_full(self) -> bool:
-        """Rows of pipelined sessions stay between two frames and wait: of them, memory alone is counted."""
+        """Return whether no row can enter. Rows of pipelined sessions stay and wait between two frames, so that only their memory
+        counts."""
         if self.num_whole:
             return True
         num_rows, most = len(self.rows), self.most
@@ -162,33 +162,34 @@ class Flight:
 
     @property
     def leaving(self) -> int:
-        """Rows that leave together, next."""
+        """Return the number of rows that leave together next."""
         lefts = [row.turns_left for row in self.rows.values()]
         return lefts.count(min(lefts)) if lefts else self.most
 
     def moving(self) -> list[Row]:
-        """Those that go on with the next turn."""
+        """Return the rows that advance with the next turn."""
         return [row for row in self.rows.values() if row.turns_left and not row.paused]
 
     def seconds(self, num_rows: int) -> float:
-        """From entering to the answer, of so many that enter together and keep each other company."""
+        """Return the time from entering to the answer of `num_rows` that enter together and stay together."""
         return self.perceive.seconds(num_rows) + self.turns_of_one * self.step.seconds(num_rows)
 
     def num_groups(self, num_here: int, num_sessions: int) -> int:
-        """In flight, of rows at the same step each, that serve most, where so many of all sessions wait or are in flight.
+        """Return the number of groups in flight, of rows at the same step each, that maximises throughput when `num_here` of all
+        sessions wait or are in flight.
 
-        The more groups, the shorter a request waits for one to end, and the more perceptions hold up all: the lot size problem
-        (Harris 1913). m rows are answered in the time of one perception and 1/c of the turns, while c m are in flight and m/2 wait
-        (Little), or fewer where most sessions are here already.
+        More groups shorten the wait for one to end, and increase the number of perceptions that hold up all rows: the lot size
+        problem (Harris 1913). m rows are answered in the time of one perception and 1/c of the turns, while c m are in flight and
+        m/2 wait (Little), or fewer where most sessions are here already.
         """
         rates_hz = {groups: self._rate_hz(groups, num_here, num_sessions) for groups in self._groups(num_here)}
         best = max(rates_hz, key=rates_hz.__getitem__)
         return best if rates_hz[best] > (1.0 + self.scatter) * rates_hz[1] else 1
 
     def is_best_whole(self, num_here: int, num_sessions: int, whole: ServiceTimes) -> bool:
-        """One group, or batches that run as a whole and take so long, serve as much as any number of groups."""
+        """Return whether one group, or batches that run as a whole in the time `whole`, serve as much as any number of groups."""
         rows, least_hz = self._rows_of_group(1, num_here, num_sessions), self._rate_hz(1, num_here, num_sessions)
-        if rows <= whole.most_rows:  # a size that was measured once, and badly, does not decide
+        if rows <= whole.most_rows:  # one bad measurement of a size does not decide
             least_hz = max(least_hz, rows / max(whole.between(rows), 1e-9))
         others = [groups for groups in self._groups(num_here) if groups > 1]
         return all(self._rate_hz(groups, num_here, num_sessions) <= (1.0 + self.scatter) * least_hz for groups in others)
@@ -206,15 +207,15 @@ class Flight:
         return min(num_here / (groups + waiting), self.most / groups)
 
     def knows(self, num_rows: int, num_steps: int) -> bool:
-        """What perception and steps take of so many rows that ask for so many steps."""
+        """Return whether perception and step times are known for so many rows with so many solver steps."""
         return num_rows <= min(self.perceive.most_rows, self.step.most_rows) and num_steps == self.num_steps
 
     def is_due(self, *, whole: bool) -> bool:
-        """The other way has been gone for long enough."""
+        """Return whether the given kind of batch has not run for long enough to be tried again."""
         return self.was_whole != whole and self.num_alike >= MOST_ALIKE
 
     def begins_in_s(self, position: int) -> float:
-        """When the request at this place of the queue may enter: now, or when as many rows have left as it takes."""
+        """Return when the request at a position of the queue may enter: now, or when enough rows have left."""
         free = self.most - len(self.rows)
         if position < free or not self.rows:
             return 0.0
@@ -223,7 +224,7 @@ class Flight:
         rounds, place = divmod(position - max(free, 0), len(ends_s))
         return ends_s[place] + rounds * self.seconds(len(ends_s))
 
-    # --- what happens ---
+    # --- updates ---
 
     def begun(self, number: int, waiting: Waiting, now_s: float) -> None:
         if not self.rows:
@@ -239,7 +240,8 @@ class Flight:
         self.was_whole = whole
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[int]:
-        """`turns`: (number, turns that it will take) of those that have been perceived. Those that did not enter."""
+        """Record the rows that have been perceived and return the numbers of those that did not enter.
+        turns: (number, turns that it will take) of the rows that entered."""
         new = {number: row for number, row in self.rows.items() if not row.turns_left}
         if turns:
             self.perceive.observe(len(new), now_s - max(row.moved_s for row in new.values()))
@@ -253,7 +255,7 @@ class Flight:
         return list(new)
 
     def _count_neighbours(self, entered: Sequence[Row]) -> None:
-        """Record who was in flight before whom."""
+        """Record for each row how many were in flight before and after it."""
         there = [row for row in self.rows.values() if row.turns_left and not row.is_pipelined]
         for row in there:
             row.num_after += len(entered)
@@ -261,17 +263,17 @@ class Flight:
             row.num_before, row.num_after = len(there) + place, len(entered) - 1 - place
 
     def had_turn(self, took_s: float) -> None:
-        """The rows that `advanced` said went on."""
+        """Record the time of the last turn, which the rows in `advanced` had."""
         if took_s > 0.0 and self.advanced:
             self.step.observe(len(self.advanced), took_s)
 
     def pause(self, ready: Collection[int]) -> None:
-        """All that have entered and are not ready."""
+        """Mark all rows that have entered and are not ready as paused."""
         for number, row in self.rows.items():
             row.paused = bool(row.turns_left) and number not in ready
 
     def advance(self, rows: Sequence[int], now_s: float) -> None:
-        """These go on now."""
+        """Record that these rows advance now."""
         self.advanced = tuple(rows)
         for number in self.rows.keys() - rows if len(rows) < len(self.rows) else ():
             self.rows[number].num_passed += not self.rows[number].paused

@@ -1,4 +1,4 @@
-"""A policy that may be foreign code: where it raises or loses somebody, the batch is cut as they came."""
+"""Protection against faults of foreign policies: if one raises or loses a request, the batch is served first come, first served."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ros2_rfm_serving.errors import RfmError, UnrecordableError
 FIFO = Fifo()
 ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 SEQUENCES = frozenset({list, tuple, set, frozenset})
-"""Classes of values that a recording can keep of a policy; maps, deques, arrays and enumerations are kept, too."""
+"""Collections that a recording can keep of a policy; mappings, deques, arrays and enumerations are kept, too."""
 
 
 class Guarded(DispatchPolicy):
-    """`mishap` is told (counter, what happened)."""
+    """Policy that reports faults of another one to `mishap`, as (counter, problem), and falls back to FIFO."""
 
     def __init__(self, policy: DispatchPolicy, mishap: Callable[[str, str], None]) -> None:
         self._policy, self._mishap = policy, mishap
 
     @property
     def READS_EXECUTIONS(self) -> bool:  # type: ignore[override]
-        """Return what its policy says: no state of its own, which recordings of before would lack."""
+        """Return the value of the guarded policy. It is no state of its own, which older recordings would lack."""
         return self._policy.READS_EXECUTIONS
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         try:
-            ranked = list(self._policy.rank(list(waiting), engine, now_s))  # its own: it may take apart what it is given
+            ranked = list(self._policy.rank(list(waiting), engine, now_s))  # a copy, because the policy may change the list
             if len(ranked) == len(waiting) and (ranked[0] is waiting[0] if len(ranked) == 1 else _are_same(ranked, waiting)):
                 return ranked
             problem = f"rank gave {len(ranked)} in place of the {len(waiting)} who wait, each once"
@@ -52,19 +52,14 @@ class Guarded(DispatchPolicy):
             self._mishap("dispatch_error", f"{type(error).__name__}: {error}")
 
     def check_name(self, name: str) -> None:
-        """Refuse a policy that is not the one that is made by this name, for no replay could make it.
-
-        Raises: `UnrecordableError`.
-        """
+        """Refuse a policy that is not the one made by this name, because no replay could make it. Raises: `UnrecordableError`."""
         if not is_policy_class(type(self._policy), name):
             problem = f"dispatch policy {type(self._policy).__name__} is not what `dispatch: {name}` makes"
             raise UnrecordableError(f"{problem}, so that no replay can make it; name it in the entry points of a package")
 
     def state(self) -> dict[str, Any]:
         """Return the state of the policy as plain values, which share no mutable part with it.
-
-        Raises: `UnrecordableError` when the policy has a state that it does not give, or one that is not plain.
-        """
+        Raises: `UnrecordableError` when the policy does not return its state, or returns one that is not plain."""
         name = type(self._policy).__name__
         try:
             found = dict(self._policy.state())
@@ -76,7 +71,7 @@ class Guarded(DispatchPolicy):
         return {str(key): _plain_copy(value, f"{name}.{key}") for key, value in found.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned. Raises: `RfmError`, also when the policy has another state after that."""
+        """Continue from a value of `state`. Raises: `RfmError`, also when the policy has another state after that."""
         try:
             self._policy.restore(state)
         except RfmError:
@@ -89,7 +84,7 @@ class Guarded(DispatchPolicy):
 
 
 def _plain_copy(value: Any, owner: str) -> Any:
-    """Return a copy of a value down to its atoms. Raises: `UnrecordableError` for an object of any other class."""
+    """Return a deep copy of a plain value. Raises: `UnrecordableError` for an object of any other class."""
     kind: Any = type(value)
     if kind in ATOMS or isinstance(value, (enum.Enum, np.generic)):
         return value
@@ -106,7 +101,7 @@ def _plain_copy(value: Any, owner: str) -> Any:
 
 
 def _are_alike(one: Any, other: Any) -> bool:
-    """Return whether two plain values are equal down to their atoms, in class and order as well."""
+    """Return whether two plain values are deeply equal, including class and order."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -119,5 +114,5 @@ def _are_alike(one: Any, other: Any) -> bool:
 
 
 def _are_same(ranked: Sequence[Waiting], waiting: Sequence[Waiting]) -> bool:
-    """Each once, in whatever order."""
+    """Return whether `ranked` has each waiting request once, in any order."""
     return {*map(id, ranked)} == {*map(id, waiting)}

@@ -1,7 +1,7 @@
-"""What a server remembers of a session's task: how long its robot generated, executed and waited (Kairos §3.2.1).
+"""History of a session's task: how long its robot generated, executed and waited (Kairos §3.2.1).
 
-All instants are on the server's clock: generation is what it saw itself, execution what the robot reports as durations, counted
-back and forth from the request's arrival. Memory and work per request do not grow with the task.
+All instants are on the server's clock. The server observes generation itself; the robot reports execution as durations, which are
+counted back and forth from the request's arrival. Memory and work per request do not grow with the task.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Interval:
 
 
 def wait_s(generated: Interval, executed: Interval, next_generated: Interval, next_executed: Interval) -> float:
-    """Between two rounds, on the side that dominated the first (Algorithm 1, lines 3-4); overlap is no wait."""
+    """Return the wait between two rounds on the side that dominated the first (Algorithm 1, lines 3-4). Overlap is no wait."""
     dominates = generated.end_s - generated.begin_s >= executed.end_s - executed.begin_s
     first, second = (generated, next_generated) if dominates else (executed, next_executed)
     return max(0.0, second.begin_s - first.end_s)
 
 
 class History:
-    """Of one session. A round is a generation and the execution of its chunk; chunks that were never executed make none."""
+    """History of one session. A round is a generation and the execution of its chunk; chunks that were never executed make none."""
 
     KEPT: ClassVar = kept(
         *("episode", "kind", "began_s", "waited_s", "attained_s", "rounds", "skipped"),
@@ -64,41 +64,39 @@ class History:
 
     def __init__(self) -> None:
         self.refetch_s = 0.02
-        """Running mean of what it took to get a newer observation, s."""
+        """Running mean of the time to get a newer observation, s."""
         self._thought_s = self.ask_spread_s = math.nan
         self.suspect = False
-        """A batch with its request gave nobody an answer, and it has had none since."""
+        """A batch with its request produced no answer at all, and the session has had no answer since."""
         self.owed = False
-        """A row of it left the engine for a newer request: the next one stays there until it is answered."""
+        """A row of this session left the engine for a newer request: the next one stays there until it is answered."""
         self.begin_task(-1, ("", ""), 0.0)
 
     def begin_task(self, episode: int, kind: tuple[str, str], now_s: float) -> None:
-        """A new episode: nothing of the last one counts, but the robot's pace and its round trip do."""
+        """Begin a new episode. Only the robot's pace and its round trip are kept from the last one."""
         self.episode, self.began_s = episode, now_s
         self.kind = kind
-        """(component, instruction): tasks of one kind are about as long."""
+        """(component, instruction). Tasks of one kind are about as long."""
         self.waited_s = 0.0
         """Sum of W_j over the rounds so far."""
         self.attained_s = 0.0
-        """Time of all batches that it was in, each counted whole: how many shared one was the server's choice, not the task's."""
+        """Total time of all batches with its requests, each counted whole: the server chose the size of the batch, not the task."""
         self.rounds = 0
-        """Generations that ended."""
+        """Number of generations that ended."""
         self.skipped = 0
-        """Selections since its request waits that left it out."""
+        """Selections that left its waiting request out."""
         self._asked: tuple[int, float] | None = None
-        """Sequence number of the request for which a newer observation was asked, and when."""
+        """Sequence number of the request for which a newer observation was requested, and the time of that."""
         self._last: tuple[Interval, Interval] | None = None
         """Generation and execution of the last complete round."""
         self._pending: Interval | None = None
-        """A generation whose chunk was not seen executing yet."""
+        """Generation whose chunk has not been reported as executing yet."""
 
-    # --- what happens, in this order, again and again ---
+    # --- updates, in this order for each round ---
 
     def requested(self, now_s: float, report: ExecutionReport, replaces: bool = True) -> None:
-        """A request arrived; its report is about the chunk that the robot executes, or executed last.
-
-        replaces: one that waited. Only then can it be the newer observation that was asked for: that may have been lost.
-        """
+        """Record a request; its report is about the chunk that the robot executes, or executed last. replaces: the request replaces
+        a waiting one. Only then can it be the newer observation that was requested: that may have been lost."""
         if self._pending is not None:
             self._learn_pace(now_s - self._pending.end_s)
         if self._asked and replaces:
@@ -117,40 +115,41 @@ class History:
             self._last = generated, Interval(before.begin_s, executed.end_s)
 
     def generated(self, begun_s: float, now_s: float) -> None:
-        """A batch with its request has run."""
+        """Record that a batch with its request has run."""
         self._pending = Interval(begun_s, now_s)
         self.attained_s += now_s - begun_s
         self.rounds += 1
 
     def ask_again(self, sequence: int, now_s: float) -> bool:
-        """A newer observation is wanted in place of request `sequence`; False: it has been asked for."""
+        """Record that a newer observation is wanted in place of request `sequence`; return False if it was requested already."""
         if self._asked and self._asked[0] == sequence:
             return False
         self._asked = sequence, now_s
         return True
 
     def _learn_pace(self, thought_s: float) -> None:
-        """From its last answer to its next request."""
+        """Learn the time from the last answer to the next request."""
         self._thought_s, self.ask_spread_s = learned(self._thought_s, self.ask_spread_s, thought_s)
 
-    # --- what follows from it ---
+    # --- derived values ---
 
     def wait_ratio(self, now_s: float) -> float:
-        """Share of the task's lifetime that its robot waited, [0, 1] (Equation 1)."""
+        """Return the share of the task's lifetime that its robot waited, [0, 1] (Equation 1)."""
         lifetime_s = now_s - self.began_s
         return min(1.0, self.waited_s / lifetime_s) if lifetime_s > 0 else 0.0
 
     def answered_s(self, now_s: float) -> float:
-        """When its last chunk was ready: its actions have not run out before, whatever its robot says. `now_s`: none was."""
+        """Return when its last chunk was ready, or `now_s` if there was none. Its actions cannot have run out before that, whatever
+        its robot reports."""
         last = self._pending or (self._last and self._last[0])
         return last.end_s if last else now_s
 
     @property
     def last_execution_s(self) -> float:
-        """|E_last|; 0: nothing was executed yet."""
+        """Return the duration of the last execution |E_last|; 0 if nothing was executed yet."""
         return self._last[1].end_s - self._last[1].begin_s if self._last else 0.0
 
     @property
     def asks_s(self) -> float:
-        """When its next request is expected; NaN: its pace is not known."""
+        """Return when its next request is expected; NaN while its pace is unknown."""
         return self._pending.end_s + self._thought_s if self._pending else math.nan

@@ -12,7 +12,7 @@ ATTAINED = attrgetter("history.attained_s", "since_s")
 
 
 class LeastAttained(DispatchPolicy):
-    """Tasks that had little of the engine go first; equal ones as they came."""
+    """Order by the task's attained engine time, least first; equal ones by arrival."""
 
     READS_EXECUTIONS = False
 

@@ -1,4 +1,4 @@
-"""How long an engine takes for a batch, learned while it serves."""
+"""Time of a batch by its size, learned while the engine serves."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from ros2_rfm_serving.types.state import kept
 SMOOTHING = 0.2
 """Weight of the newest batch in the running mean of its size."""
 WORTHWHILE = 0.05
-"""A larger batch that improves throughput by less than this is not worth its latency (Kairos §3.2.2)."""
+"""Minimum relative gain in throughput for which a larger batch is worth its latency (Kairos §3.2.2)."""
 
 
 class ServiceTimes:
-    """Seconds by number of rows: a running mean per size, straight lines between the sizes that have run, flat beyond them."""
+    """Seconds by number of rows: a running mean per size, linear interpolation between the sizes that have run, constant beyond
+    them."""
 
     KEPT: ClassVar = kept(means_s="_means", table_s="_table")
 
     def __init__(self, profile_s: Sequence[float] = ()) -> None:
-        """`profile_s`: of batches of 1, 2, ... rows, to begin with."""
+        """Start from a profile. profile_s: seconds of batches of 1, 2, ... rows."""
         self._means = dict(enumerate(profile_s, start=1))
         self._table: list[float] = []
         self._redraw()
 
     def restored(self) -> None:
-        """Forget what was computed from another table."""
+        """Clear what was computed from another table."""
         self._saturations: dict[int, int] = {}
 
     def observe(self, num_rows: int, seconds: float) -> None:
@@ -37,20 +38,20 @@ class ServiceTimes:
 
     @property
     def most_rows(self) -> int:
-        """The largest that has run; beyond it nothing is known. 0: nothing has."""
+        """Return the largest size that has run, beyond which no time is known; 0 if no batch has run."""
         return len(self._table) - 1
 
     def seconds(self, num_rows: int) -> float:
-        """0: nothing has run yet."""
+        """Return the time of a batch; 0 if no batch has run yet."""
         return self._table[min(num_rows, len(self._table) - 1)]
 
     def between(self, mean_rows: float) -> float:
-        """Of so many on average, on the straight line between two sizes; less than one row takes as long as one."""
+        """Return the time of a mean number of rows, interpolated between two sizes; less than one row takes as long as one."""
         low = max(1, int(mean_rows))
         return self.seconds(low) + (max(1.0, mean_rows) - low) * (self.seconds(low + 1) - self.seconds(low))
 
     def saturation(self, batch_size: int) -> int:
-        """The smallest batch whose throughput hardly any larger one improves, as far as is known; at most `batch_size`."""
+        """Return the smallest batch size whose throughput hardly any larger known one improves; at most `batch_size`."""
         if batch_size not in self._saturations:
             self._saturations[batch_size] = self._saturation(batch_size)
         return self._saturations[batch_size]
@@ -58,7 +59,7 @@ class ServiceTimes:
     def _saturation(self, batch_size: int) -> int:
         known = list(enumerate(self._table[1 : batch_size + 1], start=1))
         if len(known) < batch_size:
-            return batch_size  # larger ones have never run: try them
+            return batch_size  # larger ones have never run and have to be tried
         best_hz = max(rows / max(s, 1e-9) for rows, s in known)
         return next(rows for rows, s in known if rows / max(s, 1e-9) * (1 + WORTHWHILE) >= best_hz)
 

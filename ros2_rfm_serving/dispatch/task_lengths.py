@@ -1,4 +1,4 @@
-"""What finished tasks tell about those that go on: how soon one that has come so far may be expected to end."""
+"""Lengths of finished tasks, and the remaining length that they predict for a running one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import ClassVar
 from ros2_rfm_serving.types.state import kept
 
 MEMORY = 64
-"""Finished tasks of a kind that are remembered."""
+"""Number of finished tasks of a kind that are remembered."""
 
 
 class TaskLengths:
-    """Of tasks of one kind, in rounds."""
+    """Lengths of the tasks of one kind, in rounds."""
 
     KEPT: ClassVar = kept(recent_rounds="_recent")
 
@@ -23,7 +23,7 @@ class TaskLengths:
         self._left: dict[int, float] = {}
 
     def restored(self) -> None:
-        """Set what follows from the recent tasks."""
+        """Compute the attributes that follow from the recent tasks."""
         self._sorted = sorted(self._recent)
         self._left.clear()
 
@@ -35,7 +35,8 @@ class TaskLengths:
         self._left.clear()
 
     def rounds_left(self, rounds: int) -> float:
-        """Rounds to be spent per task that ends, for one that had `rounds`, where that is least: Gittins' index, inverted."""
+        """Return the least expected number of rounds per finished task, for a task that had `rounds`: the inverse of Gittins'
+        index."""
         left = self._left.get(rounds)
         if left is None:
             left = self._left[rounds] = self._gittins(rounds)
@@ -44,7 +45,7 @@ class TaskLengths:
     def _gittins(self, rounds: int) -> float:
         longer = self._sorted[bisect_right(self._sorted, rounds) :]
         if not longer:
-            return 1.0 + rounds if self._sorted else 1.0  # longer than any before: as much again; no task known: all alike
+            return 1.0 + rounds if self._sorted else 1.0  # longer than any before: as much again is left; 1: none is known
         least, spent, num = float("inf"), 0, len(longer)
         for i, length in enumerate(longer, start=1):
             spent += length - rounds

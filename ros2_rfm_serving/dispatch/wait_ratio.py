@@ -1,4 +1,4 @@
-"""Execution-aware scheduling by wait ratio (Kairos Algorithm 1, phases 1 and 2; phase 3 is `tiers.py`)."""
+"""Execution-aware scheduling by wait ratio (Kairos Algorithm 1, phases 1 and 2; phase 3 is `server/tiers.py`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.types.state import Kept, kept
 
 BUCKETS = 10
-"""B"""
+"""Number of buckets, B."""
 AGING_ROUNDS = 10
-"""A: a request that was passed over this often moves up a bucket."""
+"""Aging parameter A: a request that was passed over this often moves up a bucket."""
 
 
 class WaitRatio(DispatchPolicy):
-    """The higher the bucket of the task's wait ratio the sooner; within one, longest last execution first."""
+    """Order by the bucket of the task's wait ratio, highest first; within a bucket, longest last execution first."""
 
     KEPT: ClassVar[Kept] = kept(buckets="_buckets", aging_rounds="_aging_rounds")
 
@@ -33,7 +33,7 @@ class WaitRatio(DispatchPolicy):
         return -self.bucket(history.wait_ratio(now_s), history.skipped), -execution_s, waiting.since_s
 
     def bucket(self, wait_ratio: float, skipped: int) -> int:
-        """0 to B - 1 (lines 6-8)."""
+        """Return the bucket of a wait ratio, 0 to B - 1 (lines 6-8)."""
         last = self._buckets - 1
         bucket = min(last, int(wait_ratio * self._buckets))
         return min(last, bucket + math.ceil(skipped / self._aging_rounds)) if skipped >= self._aging_rounds else bucket

@@ -1,4 +1,4 @@
-"""A request that waits, as policies see it."""
+"""Waiting request, as policies see it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ros2_rfm_serving.types.state import check_names, kept, state_of
 @sealed
 @dataclass(frozen=True, eq=False, slots=True)
 class Waiting:
-    """A decoded request in its session's mailbox. Instants are seconds on the server's clock."""
+    """Decoded request in its session's mailbox. Times are seconds on the server's clock."""
 
     request: InferenceRequest
     stamp_ns: int
     arrived_s: float
     since_s: float
-    """Since when its session waits: a newer observation keeps its predecessor's place in the queue."""
+    """Time at which its session began to wait. A newer observation keeps its predecessor's place in the queue."""
     starves_s: float
-    """When its robot runs out of actions, or did."""
+    """Time at which its robot runs out of actions, or ran out."""
     due_s: float
-    """When its SLO is over; inf: it has none."""
+    """Time at which its SLO is missed; inf: it has none."""
     history: History
 
 
@@ -37,7 +37,7 @@ REQUEST = kept(
     "decoding_s",
 )
 WAITING = kept("stamp_ns", "arrived_s", "since_s", "starves_s", "due_s")
-"""What a snapshot keeps of them, beside the number of rows of the prefix."""
+"""Values that a snapshot keeps of a waiting request, beside the number of rows of the prefix."""
 REQUEST_NAMES = kept(*REQUEST, "prefix_rows")
 WAITING_NAMES = kept(*WAITING, "request")
 
@@ -54,7 +54,7 @@ def bare(
     num_steps: int,
     decoding_s: float,
 ) -> InferenceRequest:
-    """Return as much of a request as decides when it runs: it has no images, no state, and a prefix without columns."""
+    """Return the part of a request that decides when it runs: it has no images, no state, and a prefix without columns."""
     return InferenceRequest(
         id=id,
         instruction=instruction,
@@ -72,17 +72,15 @@ def bare(
 
 
 def state_of_waiting(waiting: Waiting) -> dict[str, Any]:
-    """Return a request that waits, or runs, as values for a snapshot. Its history is that of its session."""
+    """Return a waiting or running request as values for a snapshot. Its history is that of its session."""
     request = waiting.request
     values = {**state_of(request, REQUEST), "prefix_rows": len(request.prefix_model)}
     return {**state_of(waiting, WAITING), "request": values}
 
 
 def waiting_from(state: Mapping[str, Any], histories: Mapping[int, History]) -> Waiting:
-    """Return what `state_of_waiting` was given. histories: session epoch -> history of that session.
-
-    Raises: `RfmError` for names that are missing or unknown, and for a session that has no history.
-    """
+    """Return the request that `state_of_waiting` described. histories: session epoch -> history of that session.
+    Raises: `RfmError` for names that are missing or unknown, and for a session that has no history."""
     check_names("Waiting", WAITING_NAMES, state)
     check_names("InferenceRequest", REQUEST_NAMES, state["request"])
     request = bare(**state["request"])

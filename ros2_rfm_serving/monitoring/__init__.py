@@ -1,1 +1,1 @@
-"""What people look at: the board of a running factory and its summary."""
+"""Monitoring for operators: the status board of a running factory and its summary."""

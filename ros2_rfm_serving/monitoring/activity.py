@@ -1,4 +1,4 @@
-"""What a robot does, and what is in its way: one rule for the screen, the page, `rfm status`, `rfm task` and the metrics."""
+"""Activity of a robot and its obstacles: one rule for the terminal, the web page, `rfm status`, `rfm task` and the metrics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ros2_rfm_serving.types import MONITOR, RobotState, TaskPhase
 STREAMING = RobotState.STREAMING.name
 IDLE, RESETTING, EXECUTING, STOPPING, STOPPED, WAITING = (phase.name.lower() for phase in TaskPhase)
 READY_IDLE = "ready, idle"
-"""A robot that could stream, and has no task."""
+"""State of a robot that could stream, and has no task."""
 GOOD, WARNING, ERROR, STALE, PAUSED = "good", "warning", "error", "stale", "paused"
 LEVELS = {STREAMING: GOOD, RobotState.STALLED.name: ERROR, RobotState.DEAD.name: ERROR}
-"""Of fail-safe states; any other one is a warning."""
+"""Level of a fail-safe state; all states that are missing here are warnings."""
 NO_MONITOR = "no monitor judges this task: it ends when its time is over, or is canceled"
 DOES = {
     IDLE: "has no task",
@@ -28,24 +28,24 @@ DOES = {
 
 class Activity(NamedTuple):
     state: str
-    """In a word or two."""
+    """State in one or two words."""
     level: str
-    """good, warning, error, stale or paused."""
+    """Level: good, warning, error, stale or paused."""
     does: str
-    """In a few words."""
+    """Description in a few words."""
     obstacle: str
-    """What is in its way; empty: nothing is known to be."""
+    """Reason why the robot does not work; empty: none is known."""
     help: str = ""
-    """Key of `explanation`, for what is in its way; empty: nothing needs one."""
+    """Key of `explanation` for the obstacle; empty: no explanation is needed."""
 
 
 def shown_state(state: str, phase: str) -> str:
-    """Return the fail-safe state; of a robot that streams and has no task, that it is ready and idle."""
+    """Return the fail-safe state; a robot that streams and has no task is ready and idle instead."""
     return READY_IDLE if state == STREAMING and phase == IDLE else state
 
 
 def activity(row: RobotRow, now_s: float, *, left: bool = False) -> Activity:
-    """left: no schedule has a route of it, and it is silent."""
+    """Return the activity of a robot. left: it is silent and no schedule has a route for it."""
     if row.is_stale(now_s):
         return _silent(row, now_s, left=left)
     obstacle = row.stop_reason or row.reason

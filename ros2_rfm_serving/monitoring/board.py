@@ -1,4 +1,4 @@
-"""The newest figures of every robot and server, and the score of every finished episode. Plain data in, plain data out."""
+"""Status board: the newest figures of every robot and server, and the score of every finished episode. It holds plain data."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from ros2_rfm_serving.types import Placement, RobotState, Route
 from ros2_rfm_serving.types.histogram import Histogram
 
 STANDING = (RobotState.STALLED.name, RobotState.RECONNECTING.name, RobotState.DEAD.name)
-"""States in which a robot has no action that may be executed, or soon none: without a session no other follows."""
+"""States in which a robot has no executable action, or soon none: without a session no other follows."""
 STALE_AFTER_S = 3.0
-"""Of silence: robots and servers speak twice a second."""
+"""Silence after which a status is stale; robots and servers publish two per second."""
 SCHEDULE = "schedule"
 Histograms = dict[str, dict[str, Histogram]]
-"""What was counted -> of which component (empty: none in particular) -> how often."""
+"""Name of a histogram -> component (empty: independent of components) -> histogram."""
 
 
 class Proof(enum.Enum):
-    """Of statuses and schedules, which are signed where a factory has certificates. What else is shown has no place for a
-    signature: scores and paces of worlds, answers to robots, cameras, `/diagnostics`, the middleware's liveliness."""
+    """Authenticity of statuses and schedules, which are signed in a factory with certificates. Other data carries no signature:
+    scores and paces of worlds, answers to robots, cameras, `/diagnostics`, the middleware's liveliness."""
 
     NONE = "none"
-    """Nobody signs: everything is as anybody says it."""
+    """Messages are not signed, and any sender is believed."""
     CHECKED = "checked"
-    """They are shown of who has proven to say them, alone, under a schedule that a server has in force now."""
+    """Only messages with a valid signature are shown, under a schedule that a server has in force now."""
     UNDATED = "undated"
-    """The same, and no server has answered here that it has this schedule in force: a recording would look so."""
+    """Signatures are valid, but no server has confirmed that this schedule is in force: a recording would look the same."""
     UNCHECKED = "unchecked"
-    """They are signed, and whoever looks has no certificate to check by."""
+    """Messages are signed, and this observer has no certificate to check them."""
 
 
 UNCHECKED = "unproven: the factory signs, and nobody checks it here; RFM_SERVING_ENCLAVE=DIR/enclaves/observer does"
 UNDATED = "undated: no server has answered here that it follows this scheduler; a recording would look the same"
 AS_SAID = "without a proof: success, real time"
-"""Of what is shown beside statuses that are proven."""
+"""Label of unsigned figures that are shown beside verified statuses."""
 
 
 @dataclass(frozen=True)
 class Failover:
-    """A robot turned from a lost server to the other one of its route (ROSA §3.4.4)."""
+    """Change of a robot from a lost server to the other one of its route (ROSA §3.4.4)."""
 
     lost: str
     server: str
     seconds: float
-    """From the lost one's last word that it is ready to the robot's first that it streams from the other: the time from the loss to
-    that, and up to one status period more."""
+    """Time from the lost server's last `ready` status to the robot's first status of streaming from the other: from the loss to the
+    change, plus at most one status period."""
 
 
 @dataclass
 class ComponentRow:
-    """How a component answers, since the start."""
+    """Answers to the requests of a component, since the start."""
 
     slo_s: float = 0.0
-    """0: none declared."""
+    """Latency objective; 0: none declared."""
     in_time: int = 0
     late: int = 0
     words: dict[str, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class ComponentRow:
 
     @property
     def attained(self) -> float:
-        """Share of requests that were answered within the SLO; NaN: none was asked."""
+        """Return the share of requests that were answered within the SLO; NaN: there was no request."""
         asked = self.in_time + self.late
         return self.in_time / asked if asked else math.nan
 
@@ -77,13 +77,13 @@ class ComponentRow:
 @dataclass(kw_only=True)
 class _Row:
     seen_s: float = -math.inf
-    """When it last spoke."""
+    """Time of the last status."""
 
     def is_silent(self, now_s: float) -> bool:
         return now_s - self.seen_s > STALE_AFTER_S
 
     def is_stale(self, now_s: float) -> bool:
-        """Its figures say nothing about now."""
+        """Return whether the figures are out of date."""
         return self.is_silent(now_s)
 
 
@@ -95,10 +95,10 @@ class RobotRow(_Row):
     task: str = ""
     verdict: str = ""
     scheduler: int = 0
-    """Whose schedule it follows."""
+    """Scheduler of the schedule that it follows."""
     schedule_epoch: int = 0
     server: str = ""
-    """Of System 1, in use."""
+    """Server of System 1 in use."""
     action_rate_hz: float = 0.0
     chunk_rate_hz: float = 0.0
     staleness_s: float = math.nan
@@ -122,10 +122,10 @@ class RobotRow(_Row):
     episode: int = 0
     retries: int = 0
     standing_since_s: float = math.inf
-    """When it began to be in one of the states of `STANDING`; infinity: it is in none."""
+    """Time at which it entered the states of `STANDING`; infinity: it is in none of them."""
 
     def note(self, now_s: float) -> None:
-        """Note when a status came, whose figures this row has."""
+        """Record the arrival of the status that this row has."""
         self.seen_s = now_s
         self.standing_since_s = min(self.standing_since_s, now_s) if self.state in STANDING else math.inf
 
@@ -134,14 +134,14 @@ class RobotRow(_Row):
 class ServerRow(_Row):
     state: str = "-"
     lost: bool = False
-    """The middleware says that it lives no longer, a second after its end; its silence would tell later."""
+    """The middleware reports the end of the server, about a second after it; silence would show it later."""
     detail: str = ""
     standby: bool = False
-    """As the schedule has it."""
+    """The schedule uses it as a standby."""
     model: str = ""
     emulated: bool = False
     dispatch: str = ""
-    """The policy that chooses whose request runs next."""
+    """Policy that orders its requests."""
     batch_size: int = 0
     mean_batch_size: float = 0.0
     sessions: int = 0
@@ -157,27 +157,27 @@ class ServerRow(_Row):
     refused: dict[str, int] = field(default_factory=dict)
     histograms: Histograms = field(default_factory=dict)
     scheduler: int = 0
-    """Whose schedule it follows."""
+    """Scheduler of the schedule that it follows."""
     schedule_epoch: int = 0
     ready_s: float = -math.inf
-    """When it last said that it is ready."""
+    """Time at which it last reported to be ready."""
     progressed_s: float = -math.inf
-    """When it last had answered something, or nothing waited."""
+    """Time at which it last had answered a request, or nothing waited."""
     process: int = 0
-    """Number that the server's process drew at random when it started; 0: none was received."""
+    """Random number of the server's process, drawn when it started; 0: none was received."""
     noted_state: str = "-"
     state_since_s: float = -math.inf
-    """When the server was first seen in its state."""
+    """Time at which the server was first seen in its state."""
     failing_since_s: float = math.inf
-    """When it first reported that its model cannot be loaded, without having been ready since: it tries again every 10 s, and a
-    supervisor may start it again. Infinity: it does not fail."""
+    """Time at which it first reported that its model cannot be loaded, without having been ready since. It tries again every 10 s,
+    and a supervisor may start it again. Infinity: it does not fail."""
     hangs: int = 0
-    """How often it reported that its engine hangs, since this board observes it. A server may end itself half a second later."""
+    """Number of reports of a hung engine, since this board observes it. A server may end itself half a second later."""
     behind_since_s: float = math.inf
-    """When it was first seen to follow another schedule than the newest; infinity: it follows the newest."""
+    """Time at which it was first seen to follow another schedule than the newest; infinity: it follows the newest."""
 
     def note(self, is_behind: bool, now_s: float) -> None:
-        """Note when a status came, whose figures this row has."""
+        """Record the arrival of the status that this row has."""
         self.seen_s, self.lost = now_s, False
         if self.state != self.noted_state:
             self.noted_state, self.state_since_s = self.state, now_s
@@ -194,14 +194,14 @@ class ServerRow(_Row):
 
 @dataclass(kw_only=True)
 class ProcessRow(_Row):
-    """A process of the factory, of which robots, servers and the recorder are parts."""
+    """Status of a process of the factory, which runs robots, servers or the recorder."""
 
     numbers: dict[str, float] = field(default_factory=dict)
-    """Of its certificate, its log disk and its recording, by name."""
+    """Figures of its certificate, its log disk and its recording, by name."""
     invalid_received_s: float = -math.inf
-    """When a report came that is proven but for its certificate, which is not valid now."""
+    """Time of a report that is authentic except that its certificate is not valid now."""
     invalid_left_s: float = math.nan
-    """Until that certificate ends; below 0: it has ended."""
+    """Time until that certificate ends; below 0: it has ended."""
 
 
 @dataclass(frozen=True)
@@ -220,38 +220,39 @@ class Board:
         self.robots = {name: RobotRow() for name in robots}
         self.servers = {name: ServerRow() for name in servers}
         self.processes: dict[tuple[str, str], ProcessRow] = {}
-        """By the node that reports, and its host: several hosts may each have a recorder, and all are named the same."""
+        """(node that reports, its host) -> row: several hosts may each have a recorder, all with the same name."""
         self.schedule_epoch = 0
         self.predicted_actions_hz = 0.0
         self.descriptor = ""
-        """Fingerprint of the scheduler's."""
+        """Fingerprint of the scheduler's descriptor."""
         self.factory = ""
-        """As the schedule says; empty: none was heard."""
+        """Name in the schedule; empty: no schedule was received."""
         self.policy = ""
         self.gap = math.nan
-        """To the bound of the objective, as the schedule says."""
+        """Relative gap to the bound of the objective, from the schedule."""
         self.schedule_seen_s = -math.inf
         self.disputed_s = -math.inf
-        """When two schedulers were last heard in turn; the one that was there first counts here."""
+        """Time at which two schedulers last published in turn; the board follows the first one."""
         self.looked_s = -math.inf
-        """When who fills this board last looked at the graph."""
+        """Time at which the observer last read the graph."""
         self.proof = Proof.NONE
         self.unproven: dict[str, int] = {}
-        """Whose statuses were not shown, as it did not say them, and how many; `SCHEDULE`: words of schedulers."""
+        """Sender -> number of its statuses that were not shown because the signature is not its own; `SCHEDULE`: messages of
+        schedulers."""
         self.planned_robots: frozenset[str] = frozenset()
         self.planned_servers: frozenset[str] = frozenset()
-        """Of the schedule."""
+        """Servers of the schedule."""
         self.scheduler = 0
-        """Who made it."""
+        """Scheduler that made the schedule."""
         self.placed_epoch = 0
-        """Of these placements and routes."""
+        """Epoch of these placements and routes."""
         self.placements: tuple[Placement, ...] = ()
         self.routes: tuple[Route, ...] = ()
         self._scores: dict[str, dict[tuple[int, int], Score]] = defaultdict(dict)
         self._streamed: dict[str, tuple[str, tuple[int, int]]] = {}
 
     def add(self, *, robots: Iterable[str] = (), servers: Iterable[str] = ()) -> None:
-        """More to watch. Others may be reading: what they read stays as it was."""
+        """Add robots and servers. Concurrent readers keep their previous mappings unchanged."""
         self.robots = {**{name: RobotRow() for name in robots}, **self.robots}
         self.servers = {**{name: ServerRow() for name in servers}, **self.servers}
 
@@ -260,22 +261,24 @@ class Board:
         self.servers = {server: row for server, row in self.servers.items() if server != name}
 
     def has_left(self, robot: str, now_s: float) -> bool:
-        """Heard once, silent, and a schedule that is still repeated has no route of it: released, or its lease ended."""
+        """Return whether a robot that was received before is silent and has no route in a schedule that is still repeated: it was
+        released, or its lease ended."""
         if self.robots[robot].seen_s == -math.inf or not self.robots[robot].is_stale(now_s):
             return False
         return now_s - self.schedule_seen_s <= STALE_AFTER_S and robot not in self.planned_robots
 
     def is_followed_by(self, row: RobotRow | ServerRow) -> bool:
-        """Return whether a robot or server follows the newest schedule; a scheduler without a name is any."""
+        """Return whether a robot or server follows the newest schedule. Schedulers without a name match any."""
         return row.schedule_epoch == self.schedule_epoch and (not row.scheduler or row.scheduler == self.scheduler)
 
     def refuse(self, about: str) -> None:
-        """A status or schedule that is not proven."""
+        """Count a status or schedule that is not verified."""
         self.unproven = {**self.unproven, about: self.unproven.get(about, 0) + 1}
 
     @property
     def doubts(self) -> list[str]:
-        """What is shown without a proof where there are certificates, and what was not shown for want of one; empty: neither."""
+        """Return which shown data is unverified where there are certificates, and which messages were refused for that; empty: all
+        is verified."""
         if self.proof is Proof.NONE:
             return []
         if self.proof is Proof.UNCHECKED:
@@ -285,12 +288,12 @@ class Board:
         return [*undated, AS_SAID, *([f"unproven messages, not shown: {refused}"] if refused else [])]
 
     def score(self, robot: str, episode: int, score: Score) -> None:
-        """The newest word on an episode. Episode 0 is the world before its first reset: nobody worked on it."""
+        """Store the newest score of an episode. Episode 0 is the world before its first reset, in which no robot worked."""
         if episode:
             self._scores[robot][episode, score.seed] = score
 
     def streams(self, robot: str, now_s: float) -> None:
-        """A robot says that it streams from its row's server. Another one than before, under the same schedule, is a failover."""
+        """Record that a robot streams from its row's server. A change of the server under the same schedule is a failover."""
         row = self.robots[robot]
         schedule = (row.scheduler, row.schedule_epoch)
         before, followed = self._streamed.get(robot, ("", schedule))
@@ -299,11 +302,11 @@ class Board:
             row.failovers.append(Failover(before, row.server, now_s - self.servers[before].ready_s))
 
     def episodes(self, robot: str) -> list[Score]:
-        """Episodes that are decided: succeeded, or over. Others may be told of more meanwhile."""
+        """Return the decided episodes, which succeeded or are over. Other threads may add episodes meanwhile."""
         return [s for s in list(self._scores[robot].values()) if s.success or s.finished]
 
     def components(self) -> dict[str, ComponentRow]:
-        """Of all robots together."""
+        """Return the sums over all robots."""
         total: dict[str, ComponentRow] = defaultdict(ComponentRow)
         for row in self.robots.values():
             for name, component in row.components.items():
@@ -319,7 +322,7 @@ class Board:
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a success rate (Wilson's score)."""
+    """Return the 95 % confidence interval of a success rate (Wilson score interval)."""
     if not trials:
         return 0.0, 1.0
     rate = successes / trials

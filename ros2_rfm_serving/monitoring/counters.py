@@ -1,7 +1,7 @@
-"""Counters of refused messages: what each means, what mends it, and when it is worth a line.
+"""Counters of refused messages: their meaning, their fix, and the number from which they are reported.
 
-A robot, a server and the Zenoh door count what they refuse by name. The tables have an entry for each of these names, and a test
-compares them with the code. `rfm why` and the web page both read them.
+A robot, a server and the Zenoh door count refusals by name. The tables have an entry for each of these names, and a test compares
+them with the code. `rfm why` and the web page both read them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 FEWEST, MANY = 3, 20
-"""Refusals in one observation of several seconds that are worth a line; `MANY` of those that settle by themselves."""
+"""Minimum refusals that are reported, in one observation of several seconds; `MANY` is for those that settle by themselves."""
 
 
 @dataclass(frozen=True)
 class RefusalCounter:
     meaning: str
-    """What is refused and why: a sentence in the plural, which can follow a number."""
+    """Plural sentence about the refused messages and the reason, which can follow a number."""
     fix: str
     fewest: int = FEWEST
-    """Refusals in one observation below which `rfm why` says nothing."""
+    """Refusals in one observation below which `rfm why` does not report them."""
     causes: tuple[str, ...] = ()
     """Causes of `rfm why` that name this counter, so that it gets no line of its own."""
     settles: bool = False
-    """A reset, a restart or a new schedule brings some of these by itself: they are in nobody's way."""
+    """A reset, a restart or a new schedule causes some of these refusals; they need no action."""
 
 
 Table = Mapping[str, RefusalCounter]
@@ -59,7 +59,7 @@ def _each(names: Iterable[str], counter: RefusalCounter) -> dict[str, RefusalCou
 
 
 def _in(causes: str | tuple[str, ...], fix: str, meanings: Mapping[str, str]) -> dict[str, RefusalCounter]:
-    """Return counters that other causes name, by what each means."""
+    """Return counters that other causes name, from their meanings."""
     named = (causes,) if isinstance(causes, str) else causes
     return {name: RefusalCounter(meaning, fix, causes=named) for name, meaning in meanings.items()}
 
@@ -308,4 +308,4 @@ ZENOH_DOOR: Table = {
 }
 
 COUNTERS: Table = MappingProxyType({**ZENOH_DOOR, **SERVER, **ROBOT})
-"""Every counter by its name; where robots and servers both have it, its meaning and its fix are the same."""
+"""Every counter by its name. A counter of both robots and servers has the same meaning and fix for both."""

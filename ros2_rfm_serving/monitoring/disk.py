@@ -1,4 +1,4 @@
-"""How full the file system is that holds logs and recordings."""
+"""Usage of the file system that holds logs and recordings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """Bytes."""
+    """Total and free space, in bytes."""
 
     total: int
     free: int
 
 
 def disk_usage(folder: Path) -> Usage:
-    """Of the file system of `folder`, or of where it would be made."""
+    """Return the usage of the file system of `folder`, or of where it would be made."""
     folder = folder.resolve()
     found = shutil.disk_usage(next(there for there in (folder, *folder.parents) if there.exists()))
     return Usage(found.total, found.free)

@@ -1,4 +1,4 @@
-"""What states, losses and counters of refusals mean and what to do about each, in words."""
+"""Explanations of states, losses and refusal counters, with remedies."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ EXPLANATIONS: Mapping[str, Explanation] = MappingProxyType(
 
 
 def explanation(reason: str) -> Explanation:
-    """Return what a counter, a state or a loss means; one that is not known is described by its name."""
+    """Return the explanation of a counter, a state or a loss; an unknown one is described by its name."""
     unknown = Explanation(reason.replace("_", " "), "run `rfm why`: it names the cause, with figures")
     return EXPLANATIONS.get(reason, unknown)

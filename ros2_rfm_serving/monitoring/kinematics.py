@@ -1,4 +1,4 @@
-"""Where the end effector of a robot is, by its description (URDF) and its joints: for pictures, not for control."""
+"""Forward kinematics of the end effector from a robot's description (URDF) and joints; for display, not for control."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Joint:
     """[3] of unit length"""
 
     def at(self, position: float) -> Matrix:
-        """[4, 4] from the parent to the child."""
+        """Return the transform [4, 4] from the parent to the child at a joint position (rad or m)."""
         moved = np.eye(4)
         if self.kind in TURNING:
             moved[:3, :3] = _turn(self.axis, position)
@@ -38,13 +38,11 @@ class Joint:
 
 
 class Arm:
-    """The joints from the root of a description to one of its links."""
+    """Chain of joints from the root of a description to one of its links."""
 
     def __init__(self, description: str, tip: str = "") -> None:
-        """tip: link whose position counts; empty: the last one of the longest chain.
-
-        Raises: `ConfigurationError`.
-        """
+        """Read a description. tip: link whose position is computed; empty: the last one of the longest chain.
+        Raises: `ConfigurationError` if the description is no URDF, or no joint leads to the tip."""
         self.joints = _joints(description)
         by_child = {joint.child: joint for joint in self.joints}
         chains = {child: _chain(child, by_child) for child in by_child}
@@ -55,7 +53,7 @@ class Arm:
         self.moving = [joint.name for joint in self.chain if joint.kind not in FIXED]
 
     def position(self, joints: Mapping[str, float]) -> Matrix:
-        """[3] of the tip in the root's frame, m; joints that are not told are at 0."""
+        """Return the position [3] of the tip in the root's frame, m; joints that are missing are at 0."""
         pose = np.eye(4)
         for joint in self.chain:
             pose = pose @ joint.at(joints.get(joint.name, 0.0))
@@ -101,7 +99,7 @@ def _chain(child: str, by_child: Mapping[str, Joint]) -> list[Joint]:
 
 
 def _turn(axis: Matrix, angle: float) -> Matrix:
-    """[3, 3] Rodrigues."""
+    """Return the rotation matrix [3, 3] (Rodrigues' formula)."""
     x, y, z = axis
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     turned: Matrix = np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * cross @ cross

@@ -1,4 +1,4 @@
-"""A chunk of actions as the path that it means the end effector to take."""
+"""Conversion of an action chunk to the intended path of the end effector."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Points = npt.NDArray[np.float64]
 """[T, 3], m"""
 CARTESIAN = re.compile(r"(?P<delta>delta_)?(?:\w+_)?(?P<axis>[xyz])")
 UNKNOWN_RGB = (0.6, 0.6, 0.6)
-"""Of an action whose confidence nobody estimated."""
+"""Colour of an action with unknown confidence."""
 
 
 def path(
     names: Sequence[str], rows: npt.NDArray[np.float32], here: Points | None, held: int, *, delta_scale_m: float, arm: Arm | None
 ) -> Points | None:
-    """Of a chunk's rows [T, A] in robot space; None: its actions say nothing about the end effector.
+    """Return the path of a chunk's rows [T, A] in robot space; None: its actions do not determine the end effector.
 
-    here: [3] where it is when the chunk arrives, which displacements count from; None: nobody knows, and they lead nowhere.
+    here: position [3] when the chunk arrives, from which displacements count; None: unknown, so that displacements give no path.
     held: rows that were executed meanwhile.
     """
     if columns := _cartesian(names):
@@ -40,7 +40,7 @@ def path(
 
 
 def _cartesian(names: Sequence[str]) -> dict[str, int]:
-    """Name -> column of x, y and z; empty: there are not all three, or not of one kind."""
+    """Return name -> column of x, y and z; empty: not all three exist in one kind."""
     found: dict[tuple[bool, str], tuple[str, int]] = {}
     for column, name in enumerate(names):
         if match := CARTESIAN.fullmatch(name):
@@ -52,7 +52,7 @@ def _cartesian(names: Sequence[str]) -> dict[str, int]:
 
 
 def colour(confidence: float) -> tuple[float, float, float]:
-    """Red, green, blue: from red without confidence to green; grey where it is not known."""
+    """Return (red, green, blue), from red for no confidence to green; grey if it is unknown."""
     if not 0.0 <= confidence <= 1.0:
         return UNKNOWN_RGB
     return (min(1.0, 2.0 * (1.0 - confidence)), min(1.0, 2.0 * confidence), 0.1)

@@ -1,4 +1,4 @@
-"""What others wrote, shown as they wrote it: brackets are no markup, and control characters do not reach the terminal."""
+"""Literal display of foreign texts: brackets are no markup, and control characters do not reach the terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def plain(words: str) -> Text:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 robot`, `2 robots`."""
+    """Return a number with its noun: `1 robot`, `2 robots`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class PlainTable(Table):
-    """Its cells and its title are words of others, or of a user's files."""
+    """Table whose cells and title may come from other processes or from a user's files."""
 
     def __init__(self, *columns: str, title: str = "", **more: Any) -> None:
         super().__init__(*columns, title=plain(title) if title else None, **more)
@@ -31,10 +31,11 @@ class PlainTable(Table):
 
 
 class FittingTable:
-    """On a narrow terminal it leaves columns out, and says which, rather than cut every word short."""
+    """Table that drops columns on a narrow terminal and names them, instead of truncating every word."""
 
     def __init__(self, *columns: str, wraps: str, dispensable: Sequence[str], title: str = "") -> None:
-        """wraps: the column whose cells may take several lines; dispensable: what is left out first stands first."""
+        """Create an empty table. wraps: the column whose cells may take several lines. dispensable: columns in the order of
+        omission."""
         self._columns, self._wraps, self._dispensable, self._title = columns, wraps, dispensable, title
         self._rows: list[tuple[str, ...]] = []
 
@@ -48,7 +49,7 @@ class FittingTable:
         yield self._without(left_out)
 
     def _width(self, left_out: Sequence[str]) -> int:
-        """That it needs at least, borders included, in characters."""
+        """Return the minimum width in characters, including borders."""
         widths = [self._column_width(i) for i, column in enumerate(self._columns) if column not in left_out]
         return 1 + sum(width + 3 for width in widths)
 

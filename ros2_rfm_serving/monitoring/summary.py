@@ -1,4 +1,4 @@
-"""The end of a run, for people (rich) and for machines (JSON)."""
+"""Summary of a run, for people (rich) and for machines (JSON)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ros2_rfm_serving.monitoring.board import Board, RobotRow, Score, wilson_int
 from ros2_rfm_serving.monitoring.plain import FittingTable, PlainTable, plain
 
 OF_THE_OBSERVER = ("ready_s", "progressed_s", "noted_state")
-"""Fields of a row, beside those that end in `_since_s`, that hold instants and notes of the observing process."""
+"""Fields of a row, beside those that end in `_since_s`, that hold times and notes of the observing process."""
 
 
 def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -math.inf) -> list[Any]:
-    """ended_s: when the processes were told to end; a figure of a server that was silent before is not shown."""
+    """Return the tables and lines of a summary. ended_s: when the processes were told to end; `stale` replaces the p99 of a server
+    that was silent before that."""
     tasks = PlainTable("task", "episodes", "success", "95 % interval", "steps to success", title="summary", title_justify="left")
     for task, scores in sorted(board.by_task().items()):
         low, high = _interval(scores)
@@ -67,20 +68,19 @@ def _real_time(row: RobotRow) -> str:
 
 
 def _after(seconds: float) -> str:
-    """Empty: the lost one was never heard from here, as on a host whose robots are on Zenoh."""
+    """Return the duration of a failover as text; empty: the lost server was never received here, as on a host whose robots are on
+    Zenoh."""
     return f" after {seconds:.1f} s" if math.isfinite(seconds) else ""
 
 
 def as_json(board: Board) -> str:
-    """The end of a run."""
+    """Return the summary of a run as JSON."""
     return json.dumps(_finite(_figures(board)), indent=1, default=vars) + "\n"
 
 
 def status_json(board: Board, now_s: float) -> str:
-    """A factory as it is, in one line; `silent_s`: since a robot, a server or the scheduler was last heard, null: never.
-
-    `activity`: what a robot does and what is in its way, in words.
-    """
+    """Return the present state of a factory as one line of JSON. `silent_s`: time since a robot, a server or the scheduler was last
+    received, null: never. `activity`: what a robot does and its obstacle, as text."""
     schedule = {
         "factory": board.factory,
         "epoch": board.schedule_epoch,
@@ -137,7 +137,7 @@ def _counters(refused: dict[str, int]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
+    """Return a value with null instead of NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(v) for key, v in value.items()}
     if isinstance(value, list):

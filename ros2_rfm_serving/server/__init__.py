@@ -1,4 +1,4 @@
-"""One GPU: sessions, mailboxes, dispatch, `step()`."""
+"""Model server of one GPU: sessions, mailboxes, dispatch and the engine loop."""
 
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig

@@ -1,4 +1,4 @@
-"""The engine of a restored core: it has the limits of the engine that ran, and runs nothing."""
+"""Engine of a restored core: it has the limits of the original engine, and runs nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROBLEM = "a restored core has no engine"
 
 
 class AbsentEngine(Engine):
-    """See the module's docstring."""
+    """Substitute for an engine that runs whole batches; see the module's docstring."""
 
     def __init__(self, contract: ModelContract, limits: EngineLimits) -> None:
         self._contract, self._limits = replace(contract, max_num_steps=limits.max_num_steps), limits
@@ -32,7 +32,7 @@ class AbsentEngine(Engine):
 
 
 class AbsentSteppingEngine(AbsentEngine, Stepping):
-    """The same in place of an engine whose rows go on one solver step at a time."""
+    """Substitute for an engine that advances rows one solver step at a time."""
 
     @property
     def max_rows(self) -> int:
@@ -55,7 +55,7 @@ class AbsentSteppingEngine(AbsentEngine, Stepping):
 
 
 def lane_of(contract: ModelContract, limits: EngineLimits) -> Lane:
-    """Return the queue of an engine that is absent."""
+    """Return the queue of an absent engine."""
     engine = (AbsentSteppingEngine if limits.max_rows else AbsentEngine)(contract, limits)
     served = Tier(
         engine=engine,

@@ -1,27 +1,28 @@
-"""What a session has sent and nobody here has seen: lost in the network, or by a reader whose queue was full."""
+"""Count of the requests that a session sent and that never arrived: lost in the network, or dropped from a full reader queue."""
 
 from __future__ import annotations
 
 from ros2_rfm_serving.types import RequestId
 
 MAX_SESSIONS = 65_536
-"""That are remembered."""
+"""Maximum number of remembered sessions."""
 MAX_GAP = 1_000_000
-"""A larger one is no loss but a number that somebody made up."""
+"""Largest gap that counts as loss; a larger one comes from an invalid sequence number."""
 
 
 class Arrivals:
-    """A robot counts the requests of a session without a gap, so that each gap is what did not arrive: sent = seen + lost."""
+    """Newest sequence number of each session. A robot numbers the requests of a session without gaps, so that each gap is a loss:
+    sent = seen + lost."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], tuple[int, int]] = {}
         """(robot, component) -> (session's epoch, sequence)"""
 
     def lost_before(self, request: RequestId) -> int:
-        """Requests of its session that were sent since the last one that was seen, and did not arrive."""
+        """Return how many requests of this session were lost between the last one that arrived and this one."""
         key = (request.robot, request.component)
         epoch, newest = self._newest.get(key, (request.session_epoch, request.sequence - 1))
-        if epoch != request.session_epoch:  # another session; its first ones may have been lost, or this is not its first
+        if epoch != request.session_epoch:  # another session; its first requests may be lost, or this may not be its first
             newest = request.sequence - 1
         if len(self._newest) >= MAX_SESSIONS:
             self._newest.clear()

@@ -1,10 +1,10 @@
-"""What a server decides: who has a session, what waits, what runs next and what is told. No lock, no clock, no engine.
+"""Decision core of a server: sessions, waiting requests, the next batch, and replies. It has no lock, no clock and no engine.
 
-`ModelServer` is the threads and engines around it and makes one call at a time, under its lock. All that decides is in here and in
-what the calls are given, so that whoever keeps the calls can have every decision made once more (`audit/`).
+`ModelServer` surrounds it with threads and engines and makes one call at a time, under its lock. Decisions depend only on the state
+in this module and on the arguments of the calls, so that a recorder of the calls can repeat every decision (`audit/`).
 
-Every input is an event of `server/events.py`: `handle` takes any of them, and each has a method that does the same. Events in the
-same order lead to the same decisions; from a `state` on, too.
+Every input is an event of `server/events.py`: `handle` accepts any of them, and each has a method that does the same. The same
+events in the same order lead to the same decisions, also when they begin from a `state`.
 """
 
 from __future__ import annotations
@@ -45,40 +45,40 @@ from ros2_rfm_serving.types.record import record
 from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 SESSION_ENDED = ("session_ended", "")
-"""A request that nobody waits for any more."""
+"""Counter, without a problem, for a request whose session has ended."""
 STALE_EPISODE = ("stale_episode", "")
 DRAINING = ("draining", "")
 
 
 @record(frozen=True, slots=True)
 class _Ended:
-    """A work that the engine is done with, while its replies are made."""
+    """Result of a work that has left the engine, while its replies are made."""
 
     at_s: float
     load: float
     rows: int = 0
-    """That shared the engine with each of it; 0: those of its batch."""
+    """Rows that shared the engine with each of its rows; 0: the number of rows of its batch."""
     turn: float = 0.0
-    """As `Lane.ended` has it."""
+    """Second value that `Lane.ended` returned."""
 
 
 ENDED = kept("load", ended_s="at_s", shared_rows="rows", order_shift="turn")
 ENDED_NAMES = kept(*WORK_NAMES, *ENDED, "engine")
-"""What a snapshot keeps of a batch while its replies are made."""
+"""Values that a snapshot keeps of a batch while its replies are made."""
 PARTS = kept("ended_histories", "mailboxes", "engines", "ended_batches")
-"""What a snapshot keeps beside `ServerBrain.KEPT`: it needs the histories of sessions."""
+"""Values that a snapshot keeps beside `ServerBrain.KEPT`; they need the histories of sessions."""
 
 
 class Turn(NamedTuple):
-    """Numbers of works in flight."""
+    """Numbers of the works in flight that advance, and of those that leave."""
 
     advance: tuple[int, ...]
     leave: tuple[int, ...]
-    """They are not wanted any more, and counted."""
+    """Works whose answers are not needed any more; they have been counted."""
 
 
 class ServerBrain:
-    """One call at a time."""
+    """Decision core of a server. Its methods must not be called concurrently."""
 
     KEPT: ClassVar = kept(
         "sessions",
@@ -96,12 +96,13 @@ class ServerBrain:
     def __init__(
         self, config: ServerConfig, contract: ModelContract, lanes: Sequence[Lane], policy: DispatchPolicy | None = None
     ) -> None:
-        """`policy`: in place of the one that the configuration names. Raises: `ConfigurationError` for a name that is not known."""
+        """Create a core without sessions. policy: used in place of the configured one.
+        Raises: `ConfigurationError` if a name of the configuration is unknown."""
         self.config, self.contract, self.lanes = config, contract, tuple(lanes)
         self.mishaps: list[tuple[str, str]] = []
-        """(counter, what happened; empty: nothing to be said): until somebody takes them."""
+        """(counter, problem; empty: only counted), until a caller removes them."""
         self.look_again_s = math.inf
-        """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
+        """Time at which `begin` of tier 0 should be called again after it returned None, even if nothing new arrives."""
         self.sessions = Sessions(contract, config.max_sessions, config.first_epoch, config.sessions)
         dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self._mishap), config.batching)
         self.mailboxes = Mailboxes(dispatcher, self.sessions.histories)
@@ -109,25 +110,23 @@ class ServerBrain:
         self._served = self._superseded = self._refetched = self._begun = 0
         self._ended: dict[Work, _Ended] = {}
         self._usual: dict[str, Usual] = defaultdict(Usual)
-        """Of each component."""
+        """Component -> baseline of its delay."""
         self._moved_s = -math.inf
-        """When something last came, began or ended while requests waited."""
+        """Time at which a request last arrived, began or ended while requests waited."""
 
     def _mishap(self, kind: str, problem: str) -> None:
         self.mishaps.append((kind, problem))
 
     def handle(self, event: events.Event, now_s: float) -> Any:
-        """Return what an event makes the server decide: the answer of the method of the same input.
-
-        Raises: what that method raises; `RfmError` for a batch that does not run.
-        """
+        """Return the decision about an event: the result of the method of the same input.
+        Raises: whatever that method raises; `RfmError` for a batch that does not run."""
         return HANDLERS[type(event)](self, event, now_s)
 
     # --- snapshots ---
 
     @property
     def limits(self) -> tuple[EngineLimits, ...]:
-        """Return what `from_state` needs of the engines."""
+        """Return the limits of the engines, which `from_state` needs."""
         return tuple([lane.limits for lane in self.lanes])
 
     @classmethod
@@ -136,7 +135,7 @@ class ServerBrain:
     ) -> ServerBrain:
         """Return a core that continues from a `state` of one with this configuration, model and engines. It has no engines.
 
-        Raises: `RfmError` for names that are missing or unknown, with the part that they are of; `ConfigurationError` as the
+        Raises: `RfmError` for names that are missing or unknown, with the part to which they belong; `ConfigurationError` as the
         constructor does.
         """
         made = cls(config, contract, [lane_of(contract, each) for each in limits])
@@ -168,9 +167,7 @@ class ServerBrain:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state` of a core with the same configuration, model and engines.
-
-        Raises: `RfmError` for names that are missing or unknown, with the part that they are of.
-        """
+        Raises: `RfmError` for names that are missing or unknown, with the part to which they belong."""
         check_names("ServerBrain", {**self.KEPT, **PARTS}, state)
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
         histories = self.sessions.histories_by_epoch()
@@ -191,7 +188,7 @@ class ServerBrain:
     # --- control plane ---
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
-        """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
+        """Open a session. Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError` as `Sessions.open` does."""
         rows = self.lanes[0].pipelined_rows if self.config.batching == CONTINUOUS else 0
         grant = self.sessions.open(request, self._figures.load(), rows)
         self._forget((request.robot, request.component))
@@ -199,7 +196,7 @@ class ServerBrain:
         return grant
 
     def _promise(self) -> None:
-        """Rows to the sessions that are open."""
+        """Reserve rows for the open sessions."""
         self.lanes[0].promise(self.sessions.pipelined_rows)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
@@ -210,7 +207,7 @@ class ServerBrain:
             self.mailboxes.task_ended(session.history)
 
     def take_new(self, takes: bool) -> None:
-        """Sessions and requests; False: those that are here are finished."""
+        """Set whether new sessions and requests are admitted. False: only the present ones are finished."""
         self.sessions.draining = not takes
 
     def refuse_waiting(self) -> list[RequestId]:
@@ -224,7 +221,7 @@ class ServerBrain:
         return gone
 
     def _forget(self, key: SessionKey) -> None:
-        """What waits of a session that is over."""
+        """Discard the waiting request of a session that has ended."""
         robot, component = key
         if component in self._usual:
             self._usual[component].spacing.forget(robot)
@@ -232,17 +229,19 @@ class ServerBrain:
             self.mishaps.append(SESSION_ENDED)
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> bool:
-        """True: a request of an earlier one waited. Raises: `SessionError`."""
+        """Begin an episode; return True if a request of an earlier one waited. Raises: `SessionError` if the session is not
+        open."""
         self.sessions.reset_episode((robot, component), epoch, episode)
         return self.mailboxes.discard((robot, component), before_episode=episode)
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
-        """`batch_size`: one that the engine runs; 0 sessions: as many as before."""
+        """Set the limits. batch_size: one that the engine runs. max_sessions: 0 leaves it unchanged."""
         self.lanes[0].resize(batch_size)
         self.sessions.max_sessions = max_sessions or self.sessions.max_sessions
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """Raises: `ConfigurationError` for a name that is not known, or what open sessions exclude; then nothing has changed."""
+        """Change the rules of dispatch and sessions. Raises: `ConfigurationError` for an unknown name, or for a change that open
+        sessions exclude; then nothing has changed."""
         self.check(config)
         changes = config.dispatch != self.config.dispatch
         policy = Guarded(dispatch_policy(config.dispatch), self._mishap) if changes else None
@@ -251,7 +250,7 @@ class ServerBrain:
         self.config = config
 
     def check(self, config: ServerConfig) -> None:
-        """Changes nothing. Raises: `ConfigurationError` for what open sessions exclude."""
+        """Check a configuration without changing anything. Raises: `ConfigurationError` for what open sessions exclude."""
         if self.sessions.are_pipelined and config.batching != CONTINUOUS:
             problem, fix = f"{config.batching!r} while pipelined sessions are open", "close them first, or leave it `continuous`"
             raise ConfigurationError(problem, key="batching", fix=fix)
@@ -259,26 +258,28 @@ class ServerBrain:
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         self.sessions.declare(rates_hz)
 
-    # --- what comes ---
+    # --- requests ---
 
     def admitted(self, request: RequestId) -> Session:
-        """Changes nothing. Raises: `BadMessageError`; whoever has no session is told so, whatever else is wrong."""
+        """Return the session of a request, without changing anything.
+        Raises: `BadMessageError`. A missing session is reported before all other problems."""
         session = self.sessions.admit(request)
         if self.sessions.draining:
             raise BadMessageError("draining", "this server is about to end")
         return session
 
     def charge(self, request: RequestId, now_s: float) -> Session:
-        """Raises: `BadMessageError` for one that may not run, or beyond its session's quota."""
+        """Charge a request to its session's quota. Raises: `BadMessageError` if it may not run or exceeds the quota."""
         session = self.admitted(request)
         self.sessions.charge(session, now_s)
         return session
 
     def unfit(self, request: RequestId, kind: str, problem: str) -> None:
-        """It was charged, and cannot be read. Changes nothing: for whoever keeps the calls."""
+        """Record that a charged request cannot be decoded. It changes nothing, and exists for recorders of the calls."""
 
     def deposit(self, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
-        """True: it replaces an older one. Raises: `BadMessageError`: its session may have closed since it was charged."""
+        """Enqueue a request; return True if it replaces an older one.
+        Raises: `BadMessageError`, because its session may have closed since it was charged."""
         session = self.sessions.admit(request.id)
         session.sequence, session.episode = request.id.sequence, request.id.episode
         if not self.mailboxes.waiting:
@@ -289,30 +290,30 @@ class ServerBrain:
         return replaces
 
     def superseded_early(self, request: RequestId) -> None:
-        """A newer one of its session arrived before anybody looked at it."""
+        """Record that a request was dropped unread because a newer one of its session arrived."""
         if session := self.sessions.get((request.robot, request.component), request.session_epoch):
             self._supersede(session)
-        else:  # the newer one is of another session
+        else:  # the newer one belongs to another session
             self.mishaps.append(SESSION_ENDED)
 
     def _supersede(self, session: Session) -> None:
         session.superseded += 1
         self._superseded += 1
 
-    # --- what runs ---
+    # --- batches ---
 
     def may_begin(self, tier: int, now_s: float) -> bool:
-        """Whether it is worth asking `begin`. Changes nothing, and needs no lock."""
+        """Return whether `begin` could return a batch. It changes nothing, and needs no lock."""
         if not self.mailboxes.waiting:
             return False
         lane = self.lanes[tier]
         return not lane.is_full() and lane.rests_until_s <= now_s
 
     def begin(self, tier: int, now_s: float) -> Work | None:
-        """What a tier runs next; None: nothing now (`look_again_s`)."""
+        """Return the batch that a tier runs next; None if nothing can begin now (`look_again_s`)."""
         lane = self.lanes[tier]
         if not tier and not lane.become(self.config.batching == CONTINUOUS, self.config.costs):
-            return None  # what runs ends first
+            return None  # running batches have to end first
         selection = self.mailboxes.take(self.lanes, tier, now_s)
         if not tier:
             self.look_again_s = selection.look_again_s
@@ -327,22 +328,23 @@ class ServerBrain:
         return work
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> tuple[int, ...]:
-        """Rows that began have been perceived: (work's number, solver steps that it takes). The works that did not enter, to be
-        `ended`."""
+        """Record that rows have been perceived and return the works that did not enter, which the caller passes to `ended`.
+        turns: (number of the work, solver steps that it takes) of the rows that entered."""
         flight = self._flight
         return tuple(flight.entered(turns, now_s))
 
     def turn(self, ready: Collection[int], took_s: float, now_s: float) -> Turn:
-        """Which of the `ready` rows in flight go on now, and which of all leave. took_s: of the turn before; 0: there was none."""
+        """Return which of the `ready` rows in flight advance now, and which of all rows leave.
+        took_s: duration of the previous turn; 0: there was none."""
         flight = self._flight
         flight.had_turn(took_s)
-        entered = [work for work in self.lanes[0].works if flight.rows[work.number].turns_left]  # all others are `ended`
+        entered = [work for work in self.lanes[0].works if flight.rows[work.number].turns_left]  # all other works are `ended`
         unwanted = [work for work in entered if self._is_over(work)]
         for work in unwanted:
             self.lanes[0].left(work)
         flight.pause(ready)
         advance = advancing(flight, [number for number in ready if number in flight.rows], now_s)
-        if not advance and self.sessions.draining:  # no frame comes any more for which they wait
+        if not advance and self.sessions.draining:  # the frames that they wait for will not come
             unwanted += self._abandoned([work for work in entered if work not in unwanted])
         moved = bool(flight.advanced)
         flight.advance(advance, now_s)
@@ -359,7 +361,7 @@ class ServerBrain:
         return flight
 
     def _is_over(self, work: Work) -> bool:
-        """A row that nobody waits for any more, which is counted."""
+        """Return whether the answer of a row is not needed any more, and count it if so."""
         (waiting,) = work.batch
         request = waiting.request.id
         session = self.sessions.get((request.robot, request.component), request.session_epoch)
@@ -368,7 +370,7 @@ class ServerBrain:
         elif request.episode < session.episode:
             self.mishaps.append(STALE_EPISODE)
         elif request.sequence < session.sequence and waiting.request.pipelining is None and not waiting.history.owed:
-            waiting.history.owed = True  # or who asks faster than the engine answers would never be
+            waiting.history.owed = True  # otherwise a robot that sends faster than the engine answers would get no answer
             self._supersede(session)
         else:
             return False
@@ -386,7 +388,8 @@ class ServerBrain:
         return stale
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
-        """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
+        """Record a finished batch and return the load; `reply` to each of its requests follows.
+        answered: whether each request has an answer. num_failed: number of batches in a row without any answer."""
         rows, turn = self.lanes[work.tier].ended(work, now_s, not any(answered), num_failed)
         self._moved_s = now_s
         latencies_s = tuple([now_s - waiting.arrived_s for i, waiting in enumerate(work.batch) if answered[i]])
@@ -395,7 +398,8 @@ class ServerBrain:
         return load
 
     def reply(self, work: Work, row: int, answer: EngineReply | None, outlook: Outlook) -> Reply | None:
-        """To the one in this row, one after the other. None: there is no answer, or nobody for it any more."""
+        """Return the reply to the request at a position of a batch; positions are called in order.
+        None: the engine has no answer, or the session has ended."""
         ended = self._ended[work] if row < len(work.batch) - 1 else self._ended.pop(work)
         waiting = work.batch[row]
         request = waiting.request.id
@@ -423,7 +427,7 @@ class ServerBrain:
             held = self.lanes[work.tier].asked_with(held, answer.ended_with)
         return reply_of(self.config.name, self.contract, waiting, answer, served, outlook, held)
 
-    # --- how it is ---
+    # --- figures ---
 
     @property
     def occupancy(self) -> Occupancy:
@@ -431,7 +435,7 @@ class ServerBrain:
 
     @property
     def works(self) -> list[Work]:
-        """That run, or whose replies are made."""
+        """Return the works that run, or whose replies are made."""
         return [work for lane in self.lanes for work in lane.works] + list(self._ended)
 
     def work(self, number: int) -> Work:
@@ -442,12 +446,13 @@ class ServerBrain:
         raise RfmError(f"no batch {number} runs, and none with this number waits for its replies")
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long something has been waiting or running and nothing began or ended. Needs no lock."""
+        """Return for how long requests have waited or run while nothing began or ended. It needs no lock."""
         waiting_s = self._moved_s if len(self.mailboxes) else math.inf
         return max(0.0, now_s - min(self.lanes[0].since_s, waiting_s))
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
-        """What was refused is counted elsewhere. Forgets what is older than the window."""
+        """Return the figures of the status message, except refusals, which are counted elsewhere. Values older than the window are
+        dropped."""
         latencies = self._figures.latencies_s(now_s)
         return ServerSnapshot(
             sessions=len(self.sessions),
@@ -498,4 +503,4 @@ HANDLERS: Mapping[type, Handler] = {
     ),
     events.FiguresRequested: lambda core, event, now_s: core.snapshot(now_s),
 }
-"""Class of an event -> what the core does with it."""
+"""Class of an event -> function that handles it."""

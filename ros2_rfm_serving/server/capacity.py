@@ -1,4 +1,4 @@
-"""How many sessions a server can take, by formula and not by guess (Remote-RTC, P10)."""
+"""Maximum number of sessions of a server, by a formula (Remote-RTC, P10)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 from ros2_rfm_serving.types import ModelContract, Serving
 
 UTILISATION = 0.8
-"""Beyond it queues grow faster than throughput."""
+"""Utilisation beyond which queues grow faster than throughput."""
 
 
 def max_sessions(
     contract: ModelContract, service_s: float, batch_size: int, *, rate_hz: float = 0.0, round_trip_s: float = 0.0
 ) -> int:
-    """min(0.8 / (r t), (H dt / 2 - RTT) / t), at least 1.
+    """Return min(0.8 / (r t), (H dt / 2 - RTT) / t), at least 1.
 
-    service_s: of a batch of `batch_size`, so that t = service_s / batch_size; rate_hz: of one session's requests, r;
-    0: one as often as half a chunk is executed, 2 / (H dt). A chunk must be there when half of the last one is executed.
+    service_s: time of a batch of `batch_size`, so that t = service_s / batch_size. rate_hz: request rate r of one session; 0: one
+    request per half a chunk, 2 / (H dt). A chunk must arrive when half of the last one is executed.
     """
     t = service_s / batch_size
     if contract.serving is Serving.EXCLUSIVE:

@@ -1,4 +1,4 @@
-"""What robot and model must agree on before anything runs (Remote-RTC §8.4)."""
+"""Terms on which robot and model must agree before anything runs (Remote-RTC §8.4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = Conditioning.PREFIX
 
 
 def check_values(request: SessionRequest) -> None:
-    """What no contract allows. Raises: `BadMessageError`."""
+    """Check the values of a request against limits of any contract. Raises: `BadMessageError` if one is impossible."""
     weight, rows = request.guidance.max_weight, request.guidance.execution_horizon
     if not (math.isfinite(weight) and weight > 0):
         raise BadMessageError("bad_session", f"guidance_max_weight is {weight:g}; it must be finite and above 0")
@@ -28,10 +28,8 @@ def check_values(request: SessionRequest) -> None:
 
 
 def differences(contract: ModelContract, request: SessionRequest, *, instruction: str, strict_rate: bool) -> list[str]:
-    """What keeps this robot from using this model, in words; empty: nothing.
-
-    instruction: the only one that is served here; empty: any. strict_rate: another control rate is a difference, not a warning.
-    """
+    """Return the reasons why this robot cannot use this model, as messages; empty: there are none. instruction: the only one that
+    is served here; empty: any. strict_rate: another control rate is a difference, not a warning."""
     pairs = [
         ("schema version", request.schema_version, contract.schema_version),
         ("cameras", tuple(sorted(_cameras_for(contract, request.cameras))), tuple(sorted(contract.cameras))),
@@ -65,14 +63,14 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
 
 
 def _cameras_for(contract: ModelContract, cameras: Sequence[str]) -> Sequence[str]:
-    """Return the cameras of a robot that a model is to have: a text model does without those that it was not declared with."""
+    """Return the cameras of a robot that a model receives. A text model ignores those that it was not declared with."""
     if contract.output is OutputKind.ACTION_CHUNK or not set(contract.cameras) <= set(cameras):
         return cameras
     return [camera for camera in cameras if camera in contract.cameras]
 
 
 def delay_envelope_steps(contract: ModelContract, conditioning: Conditioning) -> int:
-    """Longest inference delay that leaves something to execute and that the model knows how to bridge."""
+    """Return the longest inference delay that the model can bridge and that leaves actions to execute."""
     if conditioning is PREFIX:
         return contract.max_inference_delay_steps
     return contract.chunk_length - 1 if contract.chunk_length else 0

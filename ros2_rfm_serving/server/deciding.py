@@ -1,4 +1,4 @@
-"""One decision at a time, and what goes wrong with them, counted."""
+"""Serialised access to the decision core, and counts of the problems that occur."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ros2_rfm_serving.types.texts import shortened
 
 
 class Counting:
-    """What was refused or lost. From any thread, whatever it holds."""
+    """Counters of refused and lost requests. Any thread may call it, whatever lock it holds."""
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
         self.problems: dict[str, str] = {}
-        """Counter of `refused` -> what happened last, in words for a log. Whoever says it takes it out."""
+        """Counter of `refused` -> last problem, as text for a log. The reader that logs it removes it."""
         self.last_refusals: dict[str, str] = {}
-        """Counter of `refused` -> why the last message was refused, or what went wrong, in words."""
+        """Counter of `refused` -> reason of the last refusal or fault, as text."""
         self.answers: Counter[str] = Counter()
-        """What text models have answered with: `verdict`, violations among them, and `plan`, without those that were refused."""
+        """Numbers of answers of text models: `verdict`, which includes violations, and `plan`, without those that were refused."""
         self._counting = threading.Lock()
 
     def count(self, kind: str, number: int = 1) -> None:
@@ -30,7 +30,7 @@ class Counting:
             self.refused[kind] += number
 
     def refuse(self, kind: str, problem: str) -> None:
-        """Count a message that is refused, and keep why."""
+        """Count a refused message and keep the reason."""
         self.count(kind)
         self.last_refusals[kind] = shortened(problem)
 
@@ -39,13 +39,13 @@ class Counting:
             self.answers[kind] += 1
 
     def mishap(self, kind: str, problem: str) -> None:
-        """Counts something that went wrong, and keeps it in words."""
+        """Count a fault and keep its description."""
         self.refuse(kind, problem)
         self.problems[kind] = problem
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
-        """Counts the `BadMessageError` that leaves the block."""
+        """Count the `BadMessageError` that leaves the block."""
         try:
             yield
         except BadMessageError as error:
@@ -54,14 +54,14 @@ class Counting:
 
 
 class Deciding:
-    """A context: its brain, alone with it. Entered for every request: a generator would take twice as long, and the hottest places
-    take the `lock` itself, and then `take_mishaps`."""
+    """Context manager that gives exclusive access to the decision core. It is entered for every request, and a generator would take
+    twice as long. The hottest places take the `lock` itself, and then call `take_mishaps`."""
 
     __slots__ = ("_counting", "brain", "lock")
 
     def __init__(self, brain: ServerBrain, counting: Counting) -> None:
         self.brain = brain
-        """May be read without the lock where a torn answer does no harm."""
+        """Decision core. It may be read without the lock where an inconsistent answer does no harm."""
         self._counting, self.lock = counting, threading.Lock()
 
     def __enter__(self) -> ServerBrain:
@@ -76,7 +76,8 @@ class Deciding:
             self.lock.release()
 
     def take_mishaps(self) -> None:
-        """What was counted while it decided: of foreign policies, whoever called them, and of requests that nobody waits for."""
+        """Count the faults and drops that occurred during a decision, of foreign policies and of requests whose session has
+        ended."""
         mishaps, counting = self.brain.mishaps, self._counting
         while mishaps:
             kind, problem = mishaps.pop(0)

@@ -1,4 +1,4 @@
-"""The name by which packages that add a dispatch policy know what they extend; what serves and what plans is `dispatch/`."""
+"""Public names for packages that add a dispatch policy; the implementation for serving and planning is `dispatch/`."""
 
 from ros2_rfm_serving.dispatch import DispatchPolicy, EngineView, ServiceTimes, Waiting
 

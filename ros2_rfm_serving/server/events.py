@@ -1,8 +1,5 @@
-"""Inputs of a server's core, one class each: `ServerBrain.handle` takes them.
-
-Classes are values: nothing changes one after it was made. The time at which an event happens is no field; it is given with it.
-Batches are known by the number that `Work.number` has, engines by their position: 0 is the server's own.
-"""
+"""Input events of a server's core, one class each; `ServerBrain.handle` accepts them. Events are immutable. The time of an event is
+no field; it is passed along with it. Batches are identified by `Work.number`, engines by their position: 0 is the server's own."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from ros2_rfm_serving.types.record import record
 
 @record(frozen=True, slots=True)
 class SessionRequested:
-    """A robot's wish for a session."""
+    """Request of a robot for a session."""
 
     request: SessionRequest
 
 
 @record(frozen=True, slots=True)
 class SessionClosed:
-    """The end of a session that its robot closes."""
+    """End of a session that its robot closes."""
 
     robot: str
     component: str
@@ -33,22 +30,22 @@ class SessionClosed:
 
 @record(frozen=True, slots=True)
 class DrainStarted:
-    """The moment from which no session opens and no request is admitted."""
+    """Start of draining: no session opens and no request is admitted."""
 
 
 @record(frozen=True, slots=True)
 class DrainCanceled:
-    """The moment from which sessions open and requests are admitted again."""
+    """End of draining: sessions open and requests are admitted again."""
 
 
 @record(frozen=True, slots=True)
 class QueueCleared:
-    """The wish that all requests that wait are refused."""
+    """Command that refuses all waiting requests."""
 
 
 @record(frozen=True, slots=True)
 class LivenessChecked:
-    """A check of which robots are there; sessions that are not used any more are closed."""
+    """Check of which robots are present; sessions that are not used any more are closed."""
 
     absent: tuple[SessionKey, ...]
     """Sessions whose robots are not on the graph."""
@@ -56,7 +53,7 @@ class LivenessChecked:
 
 @record(frozen=True, slots=True)
 class EpisodeStarted:
-    """The start of an episode; requests of earlier ones are dropped."""
+    """Start of an episode; requests of earlier ones are dropped."""
 
     robot: str
     component: str
@@ -66,45 +63,45 @@ class EpisodeStarted:
 
 @record(frozen=True, slots=True)
 class LimitsChanged:
-    """Another batch size and number of sessions."""
+    """Change of the batch size and of the number of sessions."""
 
     batch_size: int
-    """One that the engine has prepared."""
+    """Size that the engine has prepared."""
     max_sessions: int
-    """0: as many as before."""
+    """New maximum; 0: unchanged."""
 
 
 @record(frozen=True, slots=True)
 class ServerConfigurationChanged:
-    """Other rules of dispatch and sessions of the same server."""
+    """Change of the rules of dispatch and sessions."""
 
     config: ServerConfig
 
 
 @record(frozen=True, slots=True)
 class RatesScheduled:
-    """The rates at which the active schedule lets sessions send requests."""
+    """Rates at which the active schedule lets sessions send requests."""
 
     rates_hz: Mapping[SessionKey, float]
 
 
 @record(frozen=True, slots=True)
 class AdmissionChecked:
-    """The question whether a request would be admitted. It changes nothing."""
+    """Query whether a request would be admitted. It changes nothing."""
 
     request: RequestId
 
 
 @record(frozen=True, slots=True)
 class RequestReceived:
-    """A request that arrived, before it is decoded: it counts against the quota of its session."""
+    """Arrival of a request, before it is decoded; it counts against the quota of its session."""
 
     request: RequestId
 
 
 @record(frozen=True, slots=True)
 class RequestRejected:
-    """A request that was received and cannot be decoded. It changes nothing."""
+    """Rejection of a received request that cannot be decoded. It changes nothing."""
 
     request: RequestId
     counter: str
@@ -114,30 +111,30 @@ class RequestRejected:
 
 @record(frozen=True, slots=True)
 class RequestEnqueued:
-    """A request that was received and decoded."""
+    """Received and decoded request, which now waits."""
 
     request: InferenceRequest
     observation: ObservationRequest
-    """The same as it travelled."""
+    """The same request as it was transmitted."""
 
 
 @record(frozen=True, slots=True)
 class RequestSuperseded:
-    """A request that was dropped undecoded, since a newer one of its session had arrived."""
+    """Drop of an undecoded request because a newer one of its session has arrived."""
 
     request: RequestId
 
 
 @record(frozen=True, slots=True)
 class EnginePolled:
-    """The question which batch an engine runs next."""
+    """Query for the batch that an engine runs next."""
 
     engine: int
 
 
 @record(frozen=True, slots=True)
 class BatchesPerceived:
-    """The end of a perception: batches of one row each go on one solver step at a time from here on."""
+    """End of a perception: from here on, its batches of one row each advance one solver step at a time."""
 
     num_steps: tuple[tuple[int, int], ...]
     """(number of the batch, solver steps that it takes), of those that entered."""
@@ -145,45 +142,45 @@ class BatchesPerceived:
 
 @record(frozen=True, slots=True)
 class SolverStepPolled:
-    """The question which batches of one row go on by a solver step now."""
+    """Query for the batches of one row that advance by a solver step now."""
 
     ready: tuple[int, ...]
-    """Numbers of the batches that may go on."""
+    """Numbers of the batches that may advance."""
     last_step_s: float
-    """Duration of the step before; 0: there was none."""
+    """Duration of the previous step; 0: there was none."""
 
 
 @record(frozen=True, slots=True)
 class RefetchPolled:
-    """The question which robots should send a newer observation."""
+    """Query for the robots that should send a newer observation."""
 
 
 @record(frozen=True, slots=True)
 class BatchEnded:
-    """The end of a batch in its engine."""
+    """End of a batch in its engine."""
 
     batch: int
     answered: tuple[bool, ...]
-    """Whether its requests have an answer, in their order."""
+    """Flags of the requests that have an answer, in their order."""
     num_failed: int
     """Batches in a row without any answer."""
 
 
 @record(frozen=True, slots=True)
 class AnswerReceived:
-    """The answer to one request of a batch that has ended; they come in the order of the requests."""
+    """Answer to one request of a batch that has ended; answers come in the order of the requests."""
 
     batch: int
     position: int
-    """Of the request in its batch."""
+    """Index of the request in its batch."""
     answer: EngineReply | None
-    """None: the engine has none."""
+    """Reply of the engine; None: it has none."""
     outlook: Outlook
 
 
 @record(frozen=True, slots=True)
 class FiguresRequested:
-    """The question for the figures of the status message."""
+    """Query for the figures of the status message."""
 
 
 Event = (

@@ -1,4 +1,4 @@
-"""Work that many share: whoever has had least of it is next."""
+"""Fair queue of work for several keys: the key with the least attained service is next."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 SPARE = 256
-"""Keys that are remembered without having anything here, before they are looked through."""
+"""Number of remembered keys without an item that triggers a cleanup."""
 
 
 class FairQueue(Generic[K, T]):
-    """The newest item of each key. A key is charged for what its items have cost; one that was away comes back as if it had had as
-    much as the last that was served, so that nobody saves up.
-    """
+    """Newest item of each key. A key is charged the cost of its items. A key that was away returns with at least the service of the
+    one that was served last, so that no key saves up."""
 
     def __init__(self) -> None:
         self._items: dict[K, T] = {}
-        """In the order in which the keys came."""
+        """Items in the order in which their keys arrived."""
         self._had: dict[K, float] = {}
         self._last = 0.0
 
@@ -29,7 +28,7 @@ class FairQueue(Generic[K, T]):
         return self._items.get(key)
 
     def put(self, key: K, item: T) -> None:
-        """In place of an older one, at its place in the queue."""
+        """Enqueue an item; it replaces an older one of its key and keeps that one's place."""
         if key not in self._items:
             self._had[key] = max(self._had.get(key, 0.0), self._last)
         self._items[key] = item
@@ -38,7 +37,7 @@ class FairQueue(Generic[K, T]):
         return self._items.pop(key, None)
 
     def take(self) -> tuple[K, T]:
-        """Of those who have had least, whoever came first."""
+        """Remove and return the item of the key with the least service; the first to arrive wins a tie."""
         key = min(self._items, key=self._had.__getitem__)
         self._last = max(self._last, self._had[key])
         return key, self._items.pop(key)

@@ -1,4 +1,4 @@
-"""How busy a server is and how long its requests take, over a window of the last seconds."""
+"""Load and latencies of a server, over a window of the last seconds."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 
 class Occupancy(NamedTuple):
-    """What somebody who asks for a session is told."""
+    """Sessions and load that a session request is answered with."""
 
     sessions: int
     max_sessions: int
     load: float
-    """Share of the window that the engine was busy, [0, 1]."""
+    """Share of the window in which the engine was busy, [0, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSnapshot:
-    """Figures for the status message; names as there."""
+    """Figures for the status message, with the same names."""
 
     sessions: int
     max_sessions: int
@@ -43,7 +43,7 @@ class ServerSnapshot:
     served: int
     superseded: int
     refetched: int
-    """Newer observations asked for in place of ones that would have been stale."""
+    """Newer observations requested in place of ones that would have been stale."""
     refused: dict[str, int]
     histograms: dict[str, Histogram]
     """`queue_wait_s` and `inference_s` of replies, since the start."""
@@ -55,18 +55,19 @@ class _Run:
 
     ended_s: float
     busy_s: float
-    """That nothing which ended before has counted."""
+    """Busy time that no run which ended before has counted."""
     latencies_s: tuple[float, ...]
     rows: int = 0
-    """That shared the engine; 0: nobody got an answer."""
+    """Rows that shared the engine; 0: no request got an answer."""
 
 
 RUN = kept("ended_s", "busy_s", "latencies_s", "rows")
-"""What a snapshot keeps of a run."""
+"""Values that a snapshot keeps of a run."""
 
 
 class Figures:
-    """Of the runs that ended within the window. Sums are kept, so that a reply costs the same however many there were."""
+    """Statistics of the runs that ended within the window. Sums are kept, so that the cost of a reply does not grow with their
+    number."""
 
     KEPT: ClassVar = kept(
         "window_s",
@@ -75,7 +76,7 @@ class Figures:
         queue_wait_s="_queue_wait",
         inference_s="_inference",
     )
-    """All but the runs."""
+    """Everything except the runs."""
 
     def __init__(self, window_s: float) -> None:
         self.window_s = window_s
@@ -85,12 +86,12 @@ class Figures:
         self._queue_wait, self._inference = Histogram(), Histogram()
 
     def state(self) -> dict[str, Any]:
-        """Return all figures for a snapshot; of the runs, one list per value."""
+        """Return all figures for a snapshot; the runs are one list per value."""
         runs = {name: [getattr(run, name) for run in self._runs] for name in RUN}
         return {**state_of(self, self.KEPT), "runs": runs}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        """Continue from a value of `state`. Raises: `RfmError` for names that are missing or unknown."""
         check_names("Figures", {**self.KEPT, "runs": "runs"}, state)
         check_names("Figures.runs", RUN, state["runs"])
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
@@ -98,11 +99,11 @@ class Figures:
         self._runs.extend(_Run(*values) for values in zip(*(state["runs"][name] for name in RUN), strict=True))
 
     def begun(self, now_s: float) -> None:
-        """Work begins on an idle engine."""
+        """Record that work begins on an idle engine."""
         self._counted_until_s = now_s
 
     def ended(self, now_s: float, latencies_s: tuple[float, ...] = (), rows: int = 0) -> float:
-        """A batch ended; the engine has been busy since the last one did, or since `begun`. Returns the load."""
+        """Record the end of a batch and return the load. The engine has been busy since the last batch ended, or since `begun`."""
         busy_s, self._counted_until_s = now_s - self._counted_until_s, now_s
         self._runs.append(_Run(now_s, busy_s, latencies_s, rows))
         self._busy_s += busy_s
@@ -115,11 +116,11 @@ class Figures:
 
     @property
     def histograms(self) -> dict[str, Histogram]:
-        """Of replies, since the start; names as in the status message."""
+        """Return the histograms of replies since the start, with the names of the status message."""
         return {"queue_wait_s": self._queue_wait, "inference_s": self._inference}
 
     def load(self) -> float:
-        """Share of the window that the engine was busy, [0, 1]."""
+        """Return the share of the window in which the engine was busy, [0, 1]."""
         load = self._busy_s / self.window_s
         return load if load < 1.0 else 1.0
 
@@ -139,5 +140,5 @@ class Figures:
 
 
 def quantile(values: list[float], q: float) -> float:
-    """NaN of none."""
+    """Return a quantile; NaN if there are no values."""
     return float(np.quantile(values, q)) if values else math.nan

@@ -1,7 +1,5 @@
-"""How many actions of a chunk are executed before the next one takes over, by how sure the model is of each (Kairos §3.1).
-
-Solver steps refine coarse to fine: an action that the last step still changed much is one that the model is not sure of.
-"""
+"""Execution horizons: how many actions of a chunk run before the next chunk takes over, by the model's confidence (Kairos §3.1).
+Solver steps refine from coarse to fine: the model is unsure of an action that the last step still changed much."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from ros2_rfm_serving.types import NO_VALUES, Array, EngineReply, Horizon
 
 
 class Outlook(NamedTuple):
-    """On one chunk."""
+    """Execution horizon and confidence of one chunk."""
 
     execution_horizon: int
-    """Rows; 0: the robot's own."""
+    """Number of rows; 0: the robot's own horizon."""
     confidence: Array
     """[T], [0, 1]; empty: not known"""
 
@@ -33,26 +31,29 @@ NO_OUTLOOK = Outlook(0, NO_VALUES)
 
 
 class HorizonPolicy(Protocol):
+    """Rule for the execution horizon of a chunk."""
+
     min_updates: int = 0
-    """Solver steps that it has to see to say anything."""
+    """Minimum number of observed solver steps from which it has a result."""
 
     def confidence(self, updates: Array) -> Array:
-        """[B, K, T, A] -> [B, T] in [0, 1]: what each of the K solver steps changed -> how sure the model is of each action."""
+        """Return the confidence in each action, [B, T] in [0, 1], from the changes of each of the K solver steps, [B, K, T, A]."""
         return convergence(updates)
 
     def rows(self, confidence: Array, horizon: Horizon) -> int:
-        """Of a chunk with this confidence ([T]; empty: not known) that are executed; 0: as the robot likes."""
+        """Return how many rows of a chunk with this confidence ([T]; empty: not known) are executed; 0: the robot decides."""
 
 
 class Static(HorizonPolicy):
-    """Always the same."""
+    """Constant execution horizon."""
 
     def rows(self, confidence: Array, horizon: Horizon) -> int:
         return max(horizon.steps, horizon.min_steps)
 
 
 class Confidence(HorizonPolicy):
-    """Up to the first action whose last update exceeds (1 + t) times the mean of its earlier ones, and at least `min_steps`."""
+    """Horizon up to the first action whose last update exceeds (1 + t) times the mean of its earlier ones, and at least
+    `min_steps`."""
 
     min_updates = 2
 
@@ -64,11 +65,11 @@ class Confidence(HorizonPolicy):
 
 
 class Curvature(HorizonPolicy):
-    """Up to the first action whose path through the solver bends by more than t, and at least `min_steps`.
+    """Horizon up to the first action whose path through the solver bends by more than t, and at least `min_steps`.
 
-    A flow is straight where the model knows the answer from the first step on. The bend is what the answer moved away from where
-    the second step was heading, in model space: standard deviations of the action. Absolute, where `confidence` compares updates
-    with each other: small actions make no large ratios.
+    A flow is straight where the model knows the answer from the first step on. The bend is the distance of the answer from where
+    the second step was heading, in model space, that is, in standard deviations of the action. It is absolute, whereas `confidence`
+    compares updates with each other: small actions make no large ratios.
     """
 
     min_updates = 3
@@ -89,10 +90,11 @@ ENTRY_POINTS = "ros2_rfm_serving.horizon"
 
 
 def convergence(updates: Array) -> Array:
-    """[B, K, T, A] -> [B, T]: c = m / (m + f) of an action's last update f and the mean m of its earlier ones (magnitudes).
+    """Return the confidence c = m / (m + f) [B, T] of updates [B, K, T, A]: f is an action's last update, m the mean of its earlier
+    ones.
 
-    f > (1 + t) m is c < 1 / (2 + t). An action that never changed, as those of a fixed prefix, has converged. A single step
-    (K = 1) tells nothing: [B, 0].
+    Updates count by magnitude. f > (1 + t) m is c < 1 / (2 + t). An action that never changed, such as one of a fixed prefix, has
+    converged. A single step (K = 1) gives no information: [B, 0].
     """
     if updates.shape[1] < 2:
         return np.zeros((len(updates), 0), np.float32)
@@ -106,7 +108,7 @@ def convergence(updates: Array) -> Array:
 
 
 def straightness(updates: Array) -> Array:
-    """[B, K, T, A] -> [B, T]: 1 / (1 + bend); fewer than three steps cannot bend: [B, 0]."""
+    """Return 1 / (1 + bend), [B, T], of updates [B, K, T, A]; fewer than three steps cannot bend: [B, 0]."""
     if updates.shape[1] < 3:
         return np.zeros((len(updates), 0), np.float32)
     bend = np.sqrt(np.square((updates[:, 1:2] - updates[:, 2:]).sum(axis=1)).sum(axis=-1))
@@ -115,7 +117,7 @@ def straightness(updates: Array) -> Array:
 
 
 def check(horizon: Horizon) -> str:
-    """What is wrong with what a session asks for, and how to put it right; empty: nothing."""
+    """Return the problem of a session's horizon and its fix; empty: there is none."""
     if not horizon.policy:
         return ""
     if problem := _problem_of(horizon.policy):
@@ -130,7 +132,7 @@ def check(horizon: Horizon) -> str:
 
 
 def without_updates(horizon: Horizon, num_updates: int | None) -> str:
-    """What a session is told whose policy has nothing to go by; empty: it has, or that is not known."""
+    """Return the warning to a session whose policy gets no input from this model; empty: it does, or that is unknown."""
     needs = getattr(policy(horizon.policy), "min_updates", 0) if horizon.policy else 0
     if num_updates is None or num_updates >= needs:
         return ""
@@ -144,14 +146,15 @@ def _problem_of(name: str) -> str:
         return f"horizon_policy: the server has no {name!r}; {did_you_mean(name, known)}"
     try:
         policy(name)
-    except (Exception, SystemExit) as error:  # of another package
+    except (Exception, SystemExit) as error:  # a policy of another package may raise anything
         return f"horizon_policy: {name!r} cannot be made: {type(error).__name__}: {error}; mend the package that adds it"
     return ""
 
 
 @cache
 def policy(name: str) -> HorizonPolicy:
-    """Empty: one that only tells the confidence. Raises: `ConfigurationError`."""
+    """Return a policy by name; an empty name returns one that only computes the confidence. Raises: `ConfigurationError` if it is
+    unknown."""
     if name in HORIZON_POLICIES:
         return HORIZON_POLICIES[name]()
     found = next((e for e in entry_points(group=ENTRY_POINTS) if e.name == name), None)
@@ -164,18 +167,15 @@ def policy(name: str) -> HorizonPolicy:
 def outlooks(
     horizons: Sequence[Horizon], answers: Sequence[EngineReply | None], mishap: Callable[[str, str], None] | None = None
 ) -> list[Outlook]:
-    """One per row, computed together for rows of one policy and shape.
-
-    mishap: is told (counter, what happened) when a policy cannot say; its rows are then executed as the robots like. None: it is
-    raised.
-    """
+    """Return one outlook per row, computed together for rows of one policy and shape. mishap: receives (counter, problem) when a
+    policy fails; its rows are then executed as the robots decide. None: the error is raised."""
     found = [NO_OUTLOOK] * len(answers)
     alike: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
     for i, answer in enumerate(answers):
         if answer is None or not len(answer.chunk_robot):
             continue
         horizon = horizons[i]
-        if answer.execution_horizon:  # said by the server that computed it
+        if answer.execution_horizon:  # set by the server that computed it
             found[i] = Outlook(min(answer.execution_horizon, len(answer.chunk_robot)), answer.confidence)
         elif answer.confidence.size and not horizon.policy:
             found[i] = Outlook(0, answer.confidence)
@@ -196,7 +196,7 @@ def outlooks(
 
 
 def _seen(name: str, rows: Sequence[tuple[Horizon, EngineReply]]) -> list[Outlook]:
-    """Of rows of one policy and shape."""
+    """Return the outlooks of rows with the same policy and shape. Raises: `ValueError` for an impossible result of the policy."""
     chosen, empties = policy(name or "confidence"), [NO_VALUES] * len(rows)
     updates = [answer.updates for _, answer in rows]
     confidences = np.asarray(chosen.confidence(np.stack(updates)), np.float32) if updates[0].size else empties

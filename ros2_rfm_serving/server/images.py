@@ -1,4 +1,4 @@
-"""Camera images as they arrive: bounded, checked, decoded once."""
+"""Camera images as received: size limits, checks, and a single decoding."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ MAX_PIXELS = 2048 * 2048
 START_OF_SCAN, SEQUENTIAL_FRAMES = 0xDA, (0xC0, 0xC1)
 """JPEG markers."""
 TABLES = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))
-"""Those that every decoder passes over by their length: Huffman, quantization, restarts, comments and applications' own."""
+"""JPEG markers that every decoder skips by their length: Huffman, quantization, restart, comment and application segments."""
 MAX_SCANS = 16
-"""Of a JPEG. Progressive ones have about ten; each takes as long as a whole image, and sixteen bytes are enough for one."""
+"""Maximum number of scans of a JPEG. Progressive ones have about ten; each takes as long as a whole image, and sixteen bytes are
+enough for one."""
 
 
 FACTORS = (8, 4, 2)
-"""By which libjpeg makes an image smaller out of its own coefficients, without the pixels in between."""
+"""Factors by which libjpeg reduces an image from its own coefficients, without decoding all pixels."""
 MAX_WORK_PX = 4 * MAX_PIXELS
-"""Pixels times scans: some 0.1 s of decoding."""
+"""Maximum pixels times scans: about 0.1 s of decoding."""
 LIGHT_PX = 1 << 20
-"""Of one request's images: some 7 ms."""
+"""Maximum pixels of one request's images that count as light: about 7 ms of decoding."""
 
 
 def is_light(images: Sequence[EncodedImage]) -> bool:
-    """Whether they hold up nobody. Looks at their headers alone; what is no image is light: it is refused at once."""
+    """Return whether decoding is short enough to delay no other request. It reads only headers. Invalid images count as light,
+    because they are refused at once."""
     return sum(_num_pixels(image) for image in images) <= LIGHT_PX
 
 
 def _num_pixels(image: EncodedImage) -> float:
-    """To be decoded; inf: a JPEG of several scans, or of an unusual build."""
+    """Return the pixels to be decoded; inf for a JPEG with several scans, or with an unusual structure."""
     if image.format == "rgb8":
         return 0
     try:
@@ -45,13 +47,14 @@ def _num_pixels(image: EncodedImage) -> float:
 
 
 def decode(image: EncodedImage, min_px: tuple[int, ...] = ()) -> Image:
-    """[H, W, 3] RGB. min_px: `ModelContract.min_image_px`. Raises: `BadMessageError` before anything large is allocated."""
+    """Return an image as RGB, [H, W, 3]. min_px: `ModelContract.min_image_px`.
+    Raises: `BadMessageError` before anything large is allocated."""
     _check_bytes(image)
     return _raw(image) if image.format == "rgb8" else _jpeg(image, min_px)
 
 
 def check(image: EncodedImage) -> EncodedImage:
-    """For an engine that decodes by itself: size and header only. Raises: `BadMessageError`."""
+    """Check size and header alone, for an engine that decodes by itself. Raises: `BadMessageError` if it is refused."""
     _check_bytes(image)
     if image.format == "rgb8":
         _check_raw(image)
@@ -61,7 +64,8 @@ def check(image: EncodedImage) -> EncodedImage:
 
 
 def scaled_px(width: int, height: int, min_px: tuple[int, ...]) -> tuple[int, int, int]:
-    """(width, height, factor) at which a JPEG is decoded: the smallest of 1/8, 1/4, 1/2 and whole that neither side forbids."""
+    """Return (width, height, factor) at which a JPEG is decoded: the smallest of 1/8, 1/4, 1/2 and 1 that `min_px` allows on both
+    sides."""
     for factor in FACTORS if min_px else ():
         smaller = -(-width // factor), -(-height // factor)
         if smaller[0] >= min_px[0] and smaller[1] >= min_px[1]:
@@ -93,7 +97,7 @@ def _check_bytes(image: EncodedImage) -> None:
 
 
 def _check_header(image: EncodedImage) -> tuple[int, int]:
-    """Height and width. Raises: `BadMessageError`."""
+    """Return height and width of a JPEG. Raises: `BadMessageError` if it is refused."""
     if "jpeg" not in image.format and "jpg" not in image.format:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: format {image.format!r}; send jpeg or rgb8")
     try:
@@ -111,9 +115,10 @@ def _check_header(image: EncodedImage) -> tuple[int, int]:
 
 
 def _is_one_scan(data: memoryview | bytes) -> bool:
-    """Sequential, and its first scan has all components: no decoder reads on. Cameras' images are; looks at their headers alone.
+    """Return whether a JPEG is sequential and its first scan has all components, as images of cameras; decoders read no further.
 
-    Anything unusual before it is False: a decoder might take another way through it, and find other headers.
+    It reads only headers. Anything unusual before the scan gives False: a decoder might parse it differently, and find other
+    headers.
     """
     at, num_components = 2, 0
     while at + 10 <= len(data) and data[at] == 0xFF:

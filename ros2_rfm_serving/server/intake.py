@@ -1,4 +1,4 @@
-"""From a request as it travelled to a row of a batch: everything is checked before anything is decoded."""
+"""Conversion of a received request to a row of a batch: everything is checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ros2_rfm_serving.types import (
 )
 
 Ready = Callable[[EncodedImage], Image | EncodedImage]
-"""Raises: `BadMessageError`."""
+"""Function that prepares an image for an engine. It raises `BadMessageError`."""
 Clock = Callable[[], float]
 ACTION_CHUNK = OutputKind.ACTION_CHUNK
 
@@ -33,7 +33,8 @@ def readying(
     fit: Callable[[Image], Image] | None,
     decode: Callable[[EncodedImage], Image | None] | None = None,
 ) -> Ready:
-    """What becomes of an image on its way to an engine, on a decoder's thread. fit, decode: `Engine.fit_image`, `decode_image`."""
+    """Return the function that prepares an image for an engine, on a decoder's thread. fit, decode: `Engine.fit_image`,
+    `decode_image`."""
     if takes_encoded:
         return images.check
 
@@ -51,7 +52,8 @@ def readying(
 def row_of(
     observation: ObservationRequest, session: Session, contract: ModelContract, ready: Ready, clock: Clock | None = None
 ) -> InferenceRequest:
-    """ready: of `readying`. clock: for `decoding_s`. Raises: `BadMessageError`."""
+    """Return the request for the engine. ready: result of `readying`. clock: measures `decoding_s`.
+    Raises: `BadMessageError` if a part of the observation is refused."""
     _check(observation, session, contract)
     pixels: dict[str, Image | EncodedImage] = {}
     decoding_s = 0.0

@@ -1,8 +1,8 @@
-"""What the threads of engines call: select, run, reply.
+"""Loop of the engine threads: select a batch, run it, send the replies.
 
-A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`; of an engine whose
-rows go on one solver step at a time (`batching: continuous`): `begin` until None, `enter`, `entered`, `advancing`, `turn` and
-`complete`; or `run` what is to run as a whole.
+An adapter in virtual time calls the parts of `step` itself: `begin`, `run`, `complete`. For an engine that advances rows one solver
+step at a time (`batching: continuous`) it calls `begin` until None, `enter`, `entered`, `advancing`, `turn` and `complete`; or
+`run` for a batch that runs as a whole.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from ros2_rfm_serving.types import EngineReply, ModelContract, OutputKind, Reply
 
 ACTION_CHUNK = OutputKind.ACTION_CHUNK
 Ended = tuple[Work, Sequence[EngineReply | None]]
-"""What an engine is done with, and its answers"""
+"""Work that has left the engine, and its answers."""
 
 
 class EngineLoop:
-    """Of one server. Everything from one thread per tier, but `run` from as many as its engine takes calls at once."""
+    """Loop over the engines of one server. One thread per tier calls its methods, except `run`: as many threads as concurrent calls
+    that its engine accepts."""
 
     def __init__(self, contract: ModelContract, lanes: Sequence[Lane], deciding: Deciding, counting: Counting) -> None:
         self._contract, self._lanes, self._deciding, self._counting = contract, lanes, deciding, counting
         self._turn_s = 0.0
-        """That the last turn took; 0: rows went on in none since it was told."""
+        """Duration of the last turn; 0: no turn since it was last reported."""
         self.look_again_s = math.inf
-        """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
+        """Time at which `begin` of tier 0 should be called again after it returned None, even if nothing new arrives."""
 
     def step(self, clock: Callable[[], float]) -> list[Reply]:
-        """Selects a batch, runs it, and returns its replies; empty when nothing waits. `clock` reads seconds."""
+        """Select a batch, run it, and return its replies; empty when nothing waits. clock: returns seconds."""
         work = self.begin(clock())
         ended: Sequence[Ended] = [(work, self.run(work))] if work and not self.steps() else []
         if self.steps():
@@ -43,19 +44,16 @@ class EngineLoop:
         return self.complete_all(ended, clock()) if ended else []
 
     def steps(self, tier: int = 0) -> bool:
-        """Whether its rows go on one solver step at a time. Changes in `begin` alone."""
+        """Return whether a tier advances rows one solver step at a time. Only `begin` changes it."""
         return self._lanes[tier].view.flight is not None
 
     def num_in_flight(self, tier: int = 0) -> int:
-        """Rows that have begun and not ended, where they go on one solver step at a time."""
+        """Return the rows that have begun and not ended; 0 for a tier that runs whole batches."""
         return len(self._lanes[tier].works) if self.steps(tier) else 0
 
     def round(self, first: Work | None, clock: Callable[[], float]) -> tuple[bool, list[Ended]]:
-        """What begins enters, and rows in flight go on by one step; or a whole batch runs. Whether anything moved, and works that
-        ended, for `complete`.
-
-        first: what `begin` gave; more may follow, but after a whole batch.
-        """
+        """Let new rows enter and advance rows in flight by one step, or run a whole batch. Return whether anything moved, and the
+        works that ended, for `complete`. first: result of `begin`. More works may follow it, except after a whole batch."""
         if first and first.whole:
             return True, [(first, self.run(first))]
         ended: list[Ended] = []
@@ -70,7 +68,7 @@ class EngineLoop:
         return bool(works or rows), ended
 
     def begin(self, now_s: float, tier: int = 0) -> Work | None:
-        """Selects what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
+        """Select what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
         if not tier:
             self.look_again_s = math.inf
         deciding = self._deciding
@@ -86,7 +84,7 @@ class EngineLoop:
         return work
 
     def run(self, work: Work) -> list[EngineReply | None]:
-        """One answer per request; None where the engine failed. Raises nothing."""
+        """Run a batch and return one answer per request; None where the engine failed. It raises nothing."""
         running = self._lanes[work.tier].running
         answers = running.run([waiting.request for waiting in work.batch], self._deciding.brain.config.max_engine_errors)
         if self._contract.output is not ACTION_CHUNK:
@@ -94,7 +92,7 @@ class EngineLoop:
         return answers
 
     def _check_texts(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
-        """Counts answers. Text that is none of a judge's words goes on as an empty verdict."""
+        """Count answers. A judge's text that is none of the declared words goes on as an empty verdict."""
         for i, answer in enumerate(answers):
             if answer is None:
                 continue
@@ -107,19 +105,19 @@ class EngineLoop:
     # --- one solver step at a time ---
 
     def enter(self, works: Sequence[Work]) -> list[tuple[int, int]]:
-        """Perceives what has begun, together: (number, turns that it will take) of what entered."""
+        """Perceive the works that have begun, together, and return (number, turns that it will take) of those that entered."""
         requests = {work.number: work.batch[0].request for work in works}
         return list(self._stepping.enter(requests, self._deciding.brain.config.max_engine_errors).items())
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[Work]:
-        """What began and did not enter: to be completed without an answer."""
+        """Return the works that began and did not enter, to be completed without an answer."""
         with self._deciding as brain:
             works = {work.number: work for work in self._lanes[0].works}
             return [works[number] for number in brain.entered(tuple(turns), now_s)]
 
     def advancing(self, now_s: float, took_s: float | None = None) -> list[Work]:
-        """Rows in flight that go on now; those that nobody waits for have left. took_s: of the turn before, where it is not `round`
-        that measured it."""
+        """Return the rows in flight that advance now, after removing those whose answers are not needed any more.
+        took_s: duration of the previous turn, where `round` has not measured it."""
         lane = self._lanes[0]
         if lane.is_idle:
             return []
@@ -131,11 +129,11 @@ class EngineLoop:
         if leave:
             self._stepping.leave(leave)
         if not advance and lane.num_moving < num_moving:
-            self.look_again_s = now_s  # `begin` took into account rows that do not go on
+            self.look_again_s = now_s  # `begin` counted on rows that do not advance
         return [works[number] for number in advance]
 
     def turn(self, rows: Sequence[Work]) -> list[Ended]:
-        """Advances them by one solver step. Those that are done."""
+        """Advance rows by one solver step and return those that are done."""
         works = {work.number: work for work in rows}
         answers = self._stepping.turn(list(works), self._deciding.brain.config.max_engine_errors)
         return [(works[number], [answer]) for number, answer in answers.items()]
@@ -146,16 +144,17 @@ class EngineLoop:
         assert isinstance(running, StepRunning)
         return running
 
-    # --- what becomes of it ---
+    # --- replies ---
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
-        """Replies to those whose session is still open."""
+        """Return the replies to the requests of a work whose sessions are still open."""
         return self.complete_all([(work, answers)], now_s)
 
     def complete_all(self, ended: Sequence[Ended], now_s: float) -> list[Reply]:
-        """Of what ended together: rows of one turn take hardly longer than one of them."""
+        """Return the replies to works that ended together. For the rows of one turn this hardly takes longer than for one of
+        them."""
         deciding = self._deciding
-        with deciding.lock:  # first of all: whatever is wrong with the answers, the engine is free again
+        with deciding.lock:  # this comes first, so that faulty answers cannot keep the engine busy
             brain = deciding.brain
             for work, answers in ended:
                 answered = [answer is not None for answer in answers]
@@ -173,7 +172,7 @@ class EngineLoop:
         return replies
 
     def _outlooks(self, ended: Sequence[Ended]) -> Iterable[Outlook]:
-        """Row by row. There is none on a text."""
+        """Return the outlooks row by row. Texts have none."""
         if self._contract.output is not ACTION_CHUNK:
             return itertools.repeat(NO_OUTLOOK)
         horizons = [waiting.request.horizon for work, _ in ended for waiting in work.batch]

@@ -1,4 +1,4 @@
-"""What waits: the newest request of each session, and which of them run next. The server's lock guards it."""
+"""Mailboxes: the newest waiting request of each session, and the selection of the next batch. The server's lock guards them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from ros2_rfm_serving.types import InferenceRequest, ObservationRequest, Request
 from ros2_rfm_serving.types.state import check_names, kept
 
 NAMES = kept("requests", "policy")
-"""What a snapshot keeps of the mailboxes."""
+"""Values that a snapshot keeps of the mailboxes."""
 
 
 class Mailboxes:
+    """Newest waiting request of each session."""
+
     def __init__(self, dispatcher: Dispatcher, sessions: Callable[[], Sequence[History]]) -> None:
-        """`sessions`: the histories of all that are open."""
+        """Create empty mailboxes. sessions: returns the histories of all open sessions."""
         self._dispatcher, self._sessions = dispatcher, sessions
         self.waiting: dict[SessionKey, Waiting] = {}
-        """Changed in here alone."""
+        """Waiting requests. Only this class changes them."""
 
     @property
     def policy(self) -> DispatchPolicy:
         return self._dispatcher.policy
 
     def state(self) -> dict[str, Any]:
-        """Return what waits and what the policy has learned, for a snapshot. Raises: `UnrecordableError` as the policy does."""
+        """Return the waiting requests and the state of the policy, for a snapshot. Raises: `UnrecordableError` as the policy
+        does."""
         return {"requests": [state_of_waiting(waiting) for waiting in self.waiting.values()], "policy": self.policy.state()}
 
     def restore_requests(self, state: Mapping[str, Any], histories: Mapping[int, History]) -> None:
-        """Continue from what `state` returned. histories: session epoch -> history of that session.
-
-        Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions.
-        """
+        """Continue from a value of `state`. histories: session epoch -> history of that session.
+        Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions."""
         check_names("Mailboxes", NAMES, state)
         self.waiting.clear()
         for each in state["requests"]:
@@ -46,7 +47,8 @@ class Mailboxes:
         self.policy.restore(state["policy"])
 
     def dispatch_by(self, policy: DispatchPolicy | None, batching: str) -> None:
-        """From the next selection on. None: the policy stays, with what it has learned. Raises: `ConfigurationError`."""
+        """Change policy and batching from the next selection on. policy: None keeps the present one with its learned state.
+        Raises: `ConfigurationError` for an unknown batching."""
         self._dispatcher = Dispatcher(policy or self._dispatcher.policy, batching)
 
     def __len__(self) -> int:
@@ -56,7 +58,7 @@ class Mailboxes:
         return set(self.waiting)
 
     def discard(self, key: SessionKey, before_episode: float = math.inf) -> bool:
-        """False: nothing of an episode before this one waited there."""
+        """Discard the request of a session; return False if none of an episode before `before_episode` waited."""
         waiting = self.waiting.get(key)
         if waiting is None or waiting.request.id.episode >= before_episode:
             return False
@@ -64,7 +66,8 @@ class Mailboxes:
         return True
 
     def deposit(self, session: Session, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
-        """True: it replaces an older request of the session, whose place in the queue it keeps within an episode."""
+        """Enqueue a request; return True if it replaces an older one of its session, whose place in the queue it keeps within an
+        episode."""
         history, replaced = session.history, self.waiting.get(session.key)
         episode, since_s = request.id.episode, now_s
         if episode != history.episode:
@@ -84,7 +87,7 @@ class Mailboxes:
             self._dispatcher.policy.task_ended(history)
 
     def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
-        """What tier `tier` runs next leaves its mailboxes."""
+        """Remove from the mailboxes and return the batch that tier `tier` runs next."""
         lane = lanes[tier]
         view, waiting = lane.view, list(filter(lane.takes, self.waiting.values()))
         ranked = self._dispatcher.rank(waiting, view, now_s)
@@ -97,8 +100,11 @@ class Mailboxes:
         return selected if batch is selected.batch else Selection(batch, selected.look_again_s, selected.whole)
 
     def stale(self, lane: Lane, limit_s: float, now_s: float) -> list[RequestId]:
-        """Of those that run next: observations that will be older than `limit_s` when the engine is expected to be free, where a
-        newer one, asked for now, arrives before and is younger than that then. Each is named once."""
+        """Return the requests that run next whose observations should be renewed; each is returned once.
+
+        Their observations will be older than `limit_s` when the engine is expected to be free. A newer one, requested now, arrives
+        before that and is younger than the limit then.
+        """
         free_s = lane.view.free_s
         if not 0.0 < free_s - now_s <= limit_s:
             return []
@@ -112,7 +118,7 @@ class Mailboxes:
         ]
 
     def empty(self) -> list[RequestId]:
-        """What waited."""
+        """Remove all waiting requests and return their ids."""
         waited = [waiting.request.id for waiting in self.waiting.values()]
         self.waiting.clear()
         return waited
@@ -122,7 +128,8 @@ class Mailboxes:
 
 
 def _isolated(batch: Sequence[Waiting]) -> Sequence[Waiting]:
-    """A session that was in a batch of which nobody got an answer runs alone until it has got one: it may be what spoilt it."""
+    """Return the part of a batch that may run together. A session that was in a batch without any answer runs alone until it gets
+    one, because its request may have caused the failure."""
     for waiting in batch:
         if waiting.history.suspect:
             break

@@ -1,4 +1,4 @@
-"""How often somebody is listened to: token buckets."""
+"""Rate limits for requests: token buckets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import ClassVar
 from ros2_rfm_serving.types.state import kept
 
 REFUSED_COST = 0.5
-"""Of a try that is refused, in tries that are not. Whoever asks for more than its rate gets the less, the more it asks for, and
-nothing from twice the rate on: what it is given would come when others are due, and take longer than to refuse it."""
+"""Cost of a refused request in tokens. The more a client exceeds its rate, the less it gets, and from twice the rate on it gets
+nothing: its requests would arrive when others are due, and serving them would take longer than refusing them."""
 
 
 class Quota:
-    """`rate_hz` in the long run (inf: no limit), `burst` at once."""
+    """Token bucket: `rate_hz` in the long run (inf: no limit), `burst` at once."""
 
     KEPT: ClassVar = kept("rate_hz", "num_refused", burst="_burst", num_left="_left", counted_at_s="_since_s")
     __slots__ = ("_burst", "_left", "_since_s", "num_refused", "rate_hz")
@@ -23,14 +23,14 @@ class Quota:
         self.rate_hz, self._burst = rate_hz, float(burst)
         self._left, self._since_s = self._burst, -math.inf
         self.num_refused = 0
-        """In a row."""
+        """Number of refused requests in a row."""
 
     def become(self, rate_hz: float, burst: int) -> None:
-        """From now on; what is left of the former burst stays."""
+        """Change the limits from now on; the tokens that are left stay."""
         self.rate_hz, self._burst = rate_hz, float(burst)
 
     def take(self, now_s: float, refused_cost: float = REFUSED_COST) -> bool:
-        """False: too many."""
+        """Consume a token and return True, or return False if none is left."""
         if self.rate_hz == math.inf:
             return True
         self._left, self._since_s = self._left_at(now_s), now_s
@@ -43,11 +43,11 @@ class Quota:
         return True
 
     def insists(self, times: int, now_s: float) -> bool:
-        """It has been refused so often in a row, and would be once more."""
+        """Return whether at least `times` requests in a row were refused, and another one would be."""
         return self.num_refused >= times and not self.allows(now_s)
 
     def allows(self, now_s: float) -> bool:
-        """What `take` would say."""
+        """Return whether `take` would succeed."""
         return self.rate_hz == math.inf or self._left_at(now_s) >= 1.0
 
     def _left_at(self, now_s: float) -> float:
@@ -55,18 +55,18 @@ class Quota:
 
 
 MAX_KEYS = 1024
-"""That are told apart; then all begin anew."""
+"""Maximum number of distinct keys, after which all quotas start anew."""
 
 
 class Quotas:
-    """One for each who asks."""
+    """Token buckets of several clients, one per key."""
 
     def __init__(self, burst: int) -> None:
         self._burst, self._rate_hz = burst, math.inf
         self._of: dict[Hashable, Quota] = {}
 
     def take(self, key: Hashable, rate_hz: float, now_s: float) -> bool:
-        """False: too many. Another rate than before counts from now on."""
+        """Consume a token of a key and return True, or return False if none is left. A changed rate applies from now on."""
         if rate_hz != self._rate_hz or (key not in self._of and len(self._of) >= MAX_KEYS):
             self._rate_hz, self._of = rate_hz, {}
         return self._of.setdefault(key, Quota(rate_hz, self._burst)).take(now_s)

@@ -1,5 +1,5 @@
-"""What a model's perceptions, solver steps and whole batches take, measured before a server is ready: a continuous server knows
-from its first request on whether it pays that others join."""
+"""Measurement of a model's perceptions, solver steps and whole batches before a server is ready. With its results, a continuous
+server decides from its first request on whether other rows should join."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.types import InferenceRequest
 
 REPEATS = 3
-"""Of each size, as long as there is time; the median counts."""
+"""Number of runs of each size, as long as there is time; the median counts."""
 BUDGET_S = 2.0
-"""From the second run on; after it nothing more begins, but one run of one row and one of the largest batch, which are made in any
-case."""
+"""Time limit that begins after the first run. When it has passed, no run begins except one of one row and one of the largest batch,
+which are made in any case."""
 
 MOST_TURNS = 20
-"""Of a row. A model that takes more is asked for so many where it lets a request choose, and steps are alike."""
+"""Maximum number of turns of a measured row. A model that takes more is limited to it where requests may choose the number: steps
+are alike."""
 
 Clock = Callable[[], float]
-"""Seconds"""
+"""Function that returns seconds."""
 
 
 class _Run(NamedTuple):
@@ -35,16 +36,17 @@ class _Run(NamedTuple):
 
 
 def step_costs(engine: Engine, batch_size: int, request: InferenceRequest, clock: Clock) -> StepCosts:
-    """By number of rows, of copies of `request`; straight lines between the sizes for which there was time. Nothing else may run.
+    """Return the costs by number of rows, measured with copies of `request` and interpolated linearly between the sizes for which
+    there was time. Nothing else may run meanwhile.
 
-    Raises: `ModelError`, and whatever else a foreign engine does; nothing is left in flight.
+    Raises: `ModelError`, and any error of a foreign engine; nothing is left in flight.
     """
     steps = stepping(engine)
     asked_turns = _num_turns(steps, request)
     request = _shortened(steps, request)
     times = asked_turns / _num_turns(steps, request)
     most = min(batch_size, steps.max_rows, engine.max_batch_size)
-    _advance(engine, steps, [request] * most, clock)  # or what compiling takes would count, and rows go one by one for ever
+    _advance(engine, steps, [request] * most, clock)  # otherwise compilation would count, and rows would run one by one for ever
     runs: dict[int, list[_Run]] = {}
     ends_s = clock() + BUDGET_S
     for rows in _sizes(most):
@@ -61,7 +63,7 @@ def step_costs(engine: Engine, batch_size: int, request: InferenceRequest, clock
 
 
 def _sizes(most: int) -> Iterator[int]:
-    """What matters most comes first."""
+    """Yield the numbers of rows to measure, the most important ones first."""
     powers = itertools.takewhile(lambda rows: rows < most, (2**i for i in itertools.count(1)))
     yield from dict.fromkeys([most, 1, *powers, *range(1, most)])
 
@@ -76,7 +78,7 @@ def _shortened(steps: Stepping, request: InferenceRequest) -> InferenceRequest:
 
 
 def _runs(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], clock: Clock, ends_s: float) -> list[_Run]:
-    """At least one. Raises: as `step_costs`."""
+    """Return at least one run of these requests. Raises: as `step_costs`."""
     runs = [_run(engine, steps, requests, clock)]
     while len(runs) < REPEATS and clock() < ends_s:
         runs.append(_run(engine, steps, requests, clock))
@@ -84,7 +86,7 @@ def _runs(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest],
 
 
 def _run(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], clock: Clock) -> _Run:
-    """Raises: as `step_costs`."""
+    """Return the times of one run of these requests. Raises: as `step_costs`."""
     began_s = clock()
     answers_of(engine, requests)
     whole_s = clock() - began_s
@@ -92,8 +94,8 @@ def _run(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], 
 
 
 def _advance(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], clock: Clock) -> tuple[float, float]:
-    """What perception and a step took. Raises: as `step_costs`, and what is wrong with an answer."""
-    rows = dict(enumerate(requests, start=-len(requests)))  # no request of others has a number below 0
+    """Return the times of a perception and of a step. Raises: as `step_costs`, and the error of an invalid answer."""
+    rows = dict(enumerate(requests, start=-len(requests)))  # no other request has a number below 0
     try:
         perceive_s, step_s, answers = _stepped(steps, rows, clock)
     finally:
@@ -105,7 +107,8 @@ def _advance(engine: Engine, steps: Stepping, requests: Sequence[InferenceReques
 
 
 def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock) -> tuple[float, float, list[Answer]]:
-    """All of its turns: rows that are done are worth more than those that are not. Raises: as `step_costs`."""
+    """Return the times of a perception and of a step, and the answers after all turns: finished rows are worth more than unfinished
+    ones. Raises: as `step_costs`."""
     most_turns, num_turns = _num_turns(steps, next(iter(rows.values()))), 0
     began_s = clock()
     for error in steps.enter(rows).values():
@@ -121,7 +124,7 @@ def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock
 
 
 def _table(runs: Mapping[int, Sequence[_Run]], part_s: Callable[[_Run], float]) -> tuple[float, ...]:
-    """Of 1, 2, ... rows."""
+    """Return the times of 1, 2, ... rows."""
     times = ServiceTimes()
     for rows, same in runs.items():
         times.observe(rows, median(map(part_s, same)))
@@ -129,7 +132,7 @@ def _table(runs: Mapping[int, Sequence[_Run]], part_s: Callable[[_Run], float]) 
 
 
 def _scatter(same_s: Sequence[float]) -> float:
-    """Half the difference of the two that are quickest: the first one of a size may have paid for what others find done."""
+    """Return half the relative difference of the two quickest runs: the first run of a size may include one-time work."""
     if len(same_s) < 2:
         return 0.0
     first_s, second_s = sorted(same_s)[:2]

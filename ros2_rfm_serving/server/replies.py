@@ -1,4 +1,4 @@
-"""What a robot is told: an engine's answer to one request, as the reply that its component expects."""
+"""Conversion of an engine's answer to one request into the reply that its component expects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTION_CHUNK, PREFIX = OutputKind.ACTION_CHUNK, Conditioning.PREFIX
 
 
 def reply_kind(contract: ModelContract, component: str) -> type[Reply]:
-    """System 2 plans, other text models judge."""
+    """Return the class of the replies to a component: a text model plans for System 2 and judges for other components."""
     if contract.output is ACTION_CHUNK:
         return Chunk
     return Plan if component == SYSTEM2 else Verdict
@@ -38,7 +38,8 @@ def reply_of(
     outlook: Outlook,
     held: InferenceRequest,
 ) -> Reply:
-    """held: the request whose prefix the last solver steps were held to; of a pipelined session, that of the newest observation."""
+    """Return the reply to a waiting request.
+    held: the request whose prefix constrained the last solver steps; in a pipelined session, that of the newest observation."""
     kind = reply_kind(contract, waiting.request.id.component)
     if kind is Chunk:
         return _chunk(server, contract, waiting, answer, served, outlook, held)
@@ -86,7 +87,7 @@ def _chunk(
 
 
 def _plan(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Plan:
-    """One subgoal per line of the text."""
+    """Return a plan with one subgoal per line of the text."""
     lines = (line.strip() for line in answer.text.splitlines())
     return Plan(
         id=waiting.request.id,

@@ -1,4 +1,4 @@
-"""An engine in the hands of a server: whatever it raises or gives costs one batch; one that answers nothing any more is known."""
+"""Fault isolation of an engine: an error or invalid answer costs one batch, and an engine that stops answering is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, Serving
 
 EXCLUSIVE = Serving.EXCLUSIVE
 Mishap = Callable[[str, str], None]
-"""(counter, what happened)"""
+"""Function that receives (counter, problem)."""
 
 
 def words(error: BaseException) -> str:
@@ -25,7 +25,7 @@ def words(error: BaseException) -> str:
 
 
 def described(text: str, problem: str) -> str:
-    """Return a text model's answer, shortened, and what is wrong with it."""
+    """Return a text model's answer, shortened, and its problem."""
     plain = " ".join(text.split())
     return f"{plain[:MAX_SHOWN_CHARACTERS] + '...' * (len(plain) > MAX_SHOWN_CHARACTERS)!r}, {problem}"
 
@@ -34,13 +34,13 @@ MAX_SHOWN_CHARACTERS = 120
 
 
 class Running:
-    """One engine. `mishap` is told of every request that got no answer. `run` may be called by several threads at once."""
+    """Calls of one engine. `mishap` receives every request without an answer. Several threads may call `run` at once."""
 
     def __init__(self, engine: Engine, mishap: Mishap) -> None:
         self.engine = engine
         self._is_exclusive = engine.contract.serving is EXCLUSIVE
         self.num_failed = 0
-        """Batches in a row of which nobody got an answer."""
+        """Number of batches in a row without any answer."""
         self._mishap = mishap
         self._episode: tuple[int, int] | None = None
         self._lock = threading.Lock()
@@ -49,14 +49,12 @@ class Running:
 
     @property
     def given_up(self) -> str:
-        """Why it is of no use any more; empty: it is."""
+        """Return why the engine is of no use any more; empty: it is usable."""
         return self._given_up or ("the engine is dead" if self._is_dead() else "")
 
     def run(self, requests: Sequence[InferenceRequest], max_errors: int) -> list[EngineReply | None]:
-        """One answer per request; None where there is none. Raises nothing.
-
-        max_errors: as many batches without an answer in a row are the end, if it does not answer a blank request either; 0: never.
-        """
+        """Return one answer per request; None where there is none. It raises nothing. max_errors: number of batches in a row
+        without an answer after which the engine is given up, if it does not answer a blank request either; 0: never."""
         try:
             if self._is_exclusive:
                 self._begin_episode(requests[0])
@@ -77,7 +75,7 @@ class Running:
         return usable
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
-        """What it keeps for a session that has ended may go. Raises nothing."""
+        """Let the engine drop what it keeps for a session that has ended. It raises nothing."""
         try:
             self.engine.close_session(robot, component, epoch)
         except FOREIGN as error:
@@ -96,14 +94,15 @@ class Running:
         return answer
 
     def _raised(self, error: BaseException, num_rows: int) -> None:
-        """So many have no answer. After an error that lasts nobody else is asked to find out."""
+        """Report an error that left `num_rows` requests without an answer. If the device is lost, the engine is given up at once,
+        so that no further request fails on it."""
         for _ in range(num_rows):
             self._mishap("engine_error", words(error))
         if device_is_lost(error):
             self._given_up = f"its device is lost: {words(error)}"
 
     def _failed(self, failed: bool) -> int:
-        """How many have by now, in a row."""
+        """Count a failed batch, or restart the count, and return the number of failed batches in a row."""
         with self._lock:
             self.num_failed = self.num_failed + 1 if failed else 0
             return self.num_failed
@@ -111,32 +110,34 @@ class Running:
     def _is_dead(self) -> bool:
         try:
             return bool(self.engine.is_dead)
-        except FOREIGN as error:  # then it is its answers that count
+        except FOREIGN as error:  # then its answers decide
             self._mishap("engine_error", words(error))
             return False
 
     def _begin_episode(self, request: InferenceRequest) -> None:
-        """An engine that keeps state between chunks forgets it with every session and episode; until it has, nothing runs."""
+        """Reset an engine that keeps state between chunks at each new session and episode; nothing runs until that has
+        succeeded."""
         episode = (request.id.session_epoch, request.id.episode)
         if episode != self._episode:
             self.engine.reset()
             self._episode = episode
 
     def _examine(self, num_rows: int, max_errors: int) -> None:
-        """Is it the engine, or what it was asked? One robot's requests must not be the end of everybody's server."""
+        """Find out whether the engine or the requests are faulty, because one robot's requests must not end the service of all
+        others."""
         if not self._examining.acquire(blocking=False):
-            return  # another thread asks just that
+            return  # another thread examines it already
         try:
             problem = self._problem(num_rows)
             if not problem:
                 self._failed(False)
-            elif self.num_failed >= max_errors:  # nobody has got an answer meanwhile
+            elif self.num_failed >= max_errors:  # no request has been answered meanwhile
                 self._given_up = f"the engine failed {self.num_failed} times in a row, last with {problem}"
         finally:
             self._examining.release()
 
     def _problem(self, num_rows: int) -> str:
-        """With blank requests; empty: it answers them."""
+        """Return the problem of the engine with blank requests; empty: it answers them."""
         self._episode = None
         try:
             blank = blank_request(self.engine.contract, encoded=self.engine.takes_encoded)
@@ -155,7 +156,7 @@ class Running:
 
 
 def _not_finite(answer: EngineReply) -> str:
-    """The first chunk with a number that cannot be executed; empty: none."""
+    """Return the name of the first chunk with a non-finite number, which cannot be executed; empty: there is none."""
     for name, values in (("chunk_model", answer.chunk_model), ("chunk_robot", answer.chunk_robot)):
         if values.size and not np.isfinite(values).all():
             return name

@@ -1,10 +1,10 @@
-"""A model server: `submit()` puts requests into latest-only mailboxes; `loop` selects, runs and replies.
+"""Model server: `submit()` puts requests into mailboxes that keep the newest one; `loop` selects, runs and replies.
 
-Threads: what is here may be called from any thread; `loop` says who calls that. One lock guards the `ServerBrain`, which decides,
-and is never held while an engine runs; another one, which may be taken within it, guards what is counted.
+Any thread may call the methods of `ModelServer`; `EngineLoop` documents its own threads. One lock guards the `ServerBrain`, which
+decides, and is never held while an engine runs. Another lock, which may be acquired within the first, guards the counters.
 
-Engines, dispatch and horizon policies may be foreign code. Whatever they raise costs one batch: it is counted, `problems` has it in
-words, and the next one runs.
+Engines, dispatch policies and horizon policies may be foreign code. Any error of theirs costs one batch: it is counted, `problems`
+describes it, and the next batch runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from ros2_rfm_serving.types import (
 
 
 def check_able(config: ServerConfig, engine: Engine) -> None:
-    """Raises: `ConfigurationError` for a batching that an action model does not offer. Text models answer side by side anyway."""
+    """Check that an engine offers the configured batching. Text models answer side by side with any.
+    Raises: `ConfigurationError` for a batching that an action model does not offer."""
     contract = engine.contract
     if config.batching != CONTINUOUS or contract.output is not OutputKind.ACTION_CHUNK:
         return
@@ -56,13 +57,12 @@ def check_able(config: ServerConfig, engine: Engine) -> None:
 
 
 class ModelServer(Counting):
-    """One process, one GPU, one model; `overflow` are more engines of the same model, which help out when that is faster."""
+    """Server of one model on one GPU, in one process. `overflow` are further engines of the same model, used when that is
+    faster."""
 
     def __init__(self, config: ServerConfig, engine: Engine, *overflow: Tier, policy: DispatchPolicy | None = None) -> None:
-        """`policy`: in place of the one that the configuration names.
-
-        Raises: `ModelError`; `ConfigurationError` for a name that is not known.
-        """
+        """Create a server. policy: used in place of the configured one.
+        Raises: `ModelError`; `ConfigurationError` for an unknown name."""
         super().__init__()
         self.contract: ModelContract = engine.contract
         check_able(config, engine)
@@ -76,7 +76,7 @@ class ModelServer(Counting):
 
     @property
     def brain(self) -> ServerBrain:
-        """Its lock is `deciding`'s."""
+        """Return the decision core; the lock of `deciding` guards it."""
         return self._deciding.brain
 
     @property
@@ -84,18 +84,19 @@ class ModelServer(Counting):
         return self._deciding.brain.config
 
     def deciding(self) -> Deciding:
-        """Its brain, alone with it. Short: whoever asks waits meanwhile."""
+        """Return the context of exclusive access to the decision core. It must be short, because other threads wait meanwhile."""
         return self._deciding
 
     def witness(self, witnessed: Callable[[ServerBrain], ServerBrain]) -> None:
-        """From now on calls go to what this makes of the brain: between two decisions, whatever threads do."""
+        """Replace the decision core by the result of `witnessed`, which receives all calls from now on. The exchange happens
+        between two decisions."""
         with self._deciding as brain:
             self._deciding.brain = witnessed(brain)
 
     # --- control plane ---
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
-        """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
+        """Open a session. Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError` as `Sessions.open` does."""
         self._require(request)
         with self._deciding as brain:
             grant = brain.open_session(request)
@@ -104,7 +105,7 @@ class ModelServer(Counting):
         return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
 
     def _require(self, request: SessionRequest) -> None:
-        """Raises: `ContractError` where the engine cannot do it."""
+        """Check that the engine supports the request's pipelining. Raises: `ContractError` if not."""
         engine = self.engine(0)
         if request.pipelining and not request.pipelining.problem and self.contract.pipelines and isinstance(engine, Stepping):
             try:
@@ -118,17 +119,17 @@ class ModelServer(Counting):
         self._tell_engines()
 
     def drain(self) -> None:
-        """From now on no session opens and no request is taken; what waits and what runs is finished."""
+        """Stop admitting sessions and requests; waiting and running requests are finished."""
         with self._deciding as brain:
             brain.take_new(False)
 
     def resume(self) -> None:
-        """After `drain`: as before."""
+        """Admit sessions and requests again after `drain`."""
         with self._deciding as brain:
             brain.take_new(True)
 
     def refuse_waiting(self) -> list[RequestId]:
-        """What waits is not answered any more, and counted. Returns it, so that those who can be told are."""
+        """Refuse, count and return all waiting requests, so that their robots can be notified."""
         with self._deciding as brain:
             refused = brain.refuse_waiting()
         self.count("draining", len(refused))
@@ -139,7 +140,7 @@ class ModelServer(Counting):
         return len(self._lanes)
 
     def max_concurrent(self, tier: int) -> int:
-        """Works of a tier that may be in progress at once."""
+        """Return the maximum number of works of a tier in progress at once."""
         return self._lanes[tier].max_concurrent
 
     def engine(self, tier: int) -> Engine:
@@ -147,34 +148,32 @@ class ModelServer(Counting):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits and nothing runs."""
+        """Return whether nothing waits and nothing runs."""
         return not self._deciding.brain.mailboxes and all(lane.is_idle for lane in self._lanes)
 
     @property
     def drift(self) -> Drift | None:
-        """How far the engine is from its profile; None: nothing is known of that."""
+        """Return the deviation of the engine from its profile; None: unknown."""
         return self._lanes[0].drift
 
     @property
     def over_quota(self) -> dict[str, int]:
-        """ "robot/component" -> requests refused as too many, of the sessions that are open; only those that have any."""
+        """Return "robot/component" -> requests refused as too many, for open sessions that have any."""
         with self._deciding as brain:
             return brain.sessions.over_quota
 
     @property
     def given_up(self) -> str:
-        """Why its engine is of no use any more; empty: it is."""
+        """Return why its engine is of no use any more; empty: it is usable."""
         return self._lanes[0].running.given_up
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long something has been waiting or running and nothing began or ended; 0: nothing is to be done.
-
-        Takes no lock: whoever holds it may be what does not come back.
-        """
+        """Return for how long requests have waited or run while nothing began or ended; 0: there is nothing to do.
+        It needs no lock, because the thread that holds the lock may be the one that hangs."""
         return self._deciding.brain.stalled_s(now_s)
 
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
-        """Closes the sessions of robots that have long been `absent` from the graph, and idle ones; counted. Returns them."""
+        """Close, count and return idle sessions and those of robots that have long been `absent` from the graph."""
         with self._deciding as brain:
             gone = brain.collect_sessions(absent, now_s)
         for _, why in gone:
@@ -183,14 +182,14 @@ class ModelServer(Counting):
         return gone
 
     def _tell_engines(self) -> None:
-        """What they keep for sessions that have ended may go."""
+        """Let engines drop what they keep for sessions that have ended."""
         with self._deciding as brain:
             ended = brain.sessions.ended()
         for session, lane in itertools.product(ended, self._lanes):
             lane.running.close_session(*session.key, session.epoch)
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> None:
-        """Discards what began before `episode`. Raises: `SessionError`."""
+        """Discard what began before `episode`. Raises: `SessionError` if the session is not open."""
         with self._deciding as brain:
             discarded = brain.reset_episode(robot, component, epoch, episode)
         if discarded:
@@ -202,31 +201,28 @@ class ModelServer(Counting):
             return len(brain.mailboxes)
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
-        """Takes new limits without touching what is open; 0 sessions: as many as before.
-
-        Raises: `ModelError` when the engine cannot run such batches.
-        """
+        """Change the limits without affecting open sessions. max_sessions: 0 leaves it unchanged.
+        Raises: `ModelError` when the engine cannot run such batches."""
         prepared = self._lanes[0].prepare(batch_size)
         with self._deciding as brain:
             brain.resize(prepared, max_sessions)
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """Other rules of dispatch and sessions, between two selections; what is open, waits or runs stays. Limits: `resize`.
-
-        Raises: `ConfigurationError` for a name that is not known, or what the engine cannot do; then nothing has changed.
-        """
+        """Change the rules of dispatch and sessions between two selections; open sessions and all requests stay. `resize` changes
+        limits. Raises: `ConfigurationError` for an unknown name, or for what the engine cannot do; then nothing has changed."""
         self.check(config)
         with self._deciding as brain:
             brain.reconfigure(config)
 
     def check(self, config: ServerConfig) -> None:
-        """What `reconfigure` would raise for what cannot be served. Changes nothing."""
+        """Check a configuration as `reconfigure` does, without changing anything. Raises: `ConfigurationError` for what cannot be
+        served."""
         check_able(config, self.engine(0))
         with self._deciding as brain:
             brain.check(config)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
-        """How often the schedule lets these ask: what goes far beyond it is refused, whatever the rules allow others."""
+        """Set the request rates of the schedule. Requests far beyond them are refused, whatever the rules allow others."""
         with self._deciding as brain:
             brain.declare(rates_hz)
 
@@ -248,32 +244,31 @@ class ModelServer(Counting):
     # --- data plane ---
 
     def submit(self, observation: ObservationRequest, now_s: float) -> None:
-        """Validates, decodes and deposits a request; a newer one replaces an older one of the same session.
-
-        Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
-        """
+        """Validate, decode and enqueue a request; it replaces an older one of the same session.
+        Raises: `BadMessageError`, with no other effect. `counting_refusals` counts it."""
         with self._deciding.lock:
             session = self._deciding.brain.charge(observation.id, now_s)
         self._deposit(observation, session, now_s)
 
     def check_admission(self, request: RequestId) -> None:
-        """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
+        """Check that a request would be admitted, before anything is stored or discarded for it. Raises: `BadMessageError` if
+        not."""
         with self._deciding as brain:
             brain.admitted(request)
 
     def charge(self, request: RequestId, now_s: float) -> None:
-        """Whether it is within the quota of its session. Raises: `BadMessageError`."""
+        """Charge a request to the quota of its session. Raises: `BadMessageError` if it may not run or exceeds the quota."""
         with self._deciding as brain:
             brain.charge(request, now_s)
 
     def deposit(self, observation: ObservationRequest, now_s: float) -> None:
-        """What `charge` has let pass. Raises: `BadMessageError`."""
+        """Decode and enqueue a request that `charge` has accepted. Raises: `BadMessageError` if it is refused."""
         with self._deciding as brain:
             session = brain.admitted(observation.id)
         self._deposit(observation, session, now_s)
 
     def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
-        """Raises: `BadMessageError`."""
+        """Decode and enqueue a request of a session. Raises: `BadMessageError` if it is refused."""
         try:
             request = row_of(observation, session, self.contract, self._ready, self._decoding_clock)
         except BadMessageError as error:
@@ -288,14 +283,16 @@ class ModelServer(Counting):
                 deciding.take_mishaps()
 
     def superseded_early(self, request: RequestId) -> None:
-        """A newer one of its session arrived before anybody looked at it."""
+        """Record that a request was dropped unread because a newer one of its session arrived."""
         with self._deciding as brain:
             brain.superseded_early(request)
 
     def refetches(self, now_s: float) -> list[RequestId]:
-        """Requests that run next and whose robots should be asked for a newer observation now, since it costs nothing (Kairos
-        §3.2.2): theirs will be stale when the engine is free, and a newer one arrives before, and fresh enough. The answer is a
-        normal newer request. Each is named once; ask a few times within `refetch_after_s`."""
+        """Return the requests that run next whose robots should send a newer observation now, at no cost (Kairos §3.2.2).
+
+        Their observations will be stale when the engine is free, and a newer one arrives before that and is fresh enough. The robot
+        answers with a normal newer request. Each is returned once; call it a few times within `refetch_after_s`.
+        """
         if self.config.refetch_after_s == math.inf:
             return []
         with self._deciding as brain:
@@ -307,6 +304,6 @@ class ModelServer(Counting):
         return replace(snapshot, refused=dict(self.refused))
 
     def check_integrity(self) -> None:
-        """When idle: nothing waits that no session owns."""
+        """Check that each waiting request belongs to a session; for an idle server."""
         with self._deciding as brain:
             assert brain.mailboxes.keys() <= set(brain.sessions.names())

@@ -1,4 +1,5 @@
-"""Who may send requests: one session per robot and component, opened by contract, with a quota, and gone when its robot is."""
+"""Sessions that may send requests: one per robot and component, opened by contract, limited by a quota, and closed when its robot
+is gone."""
 
 from __future__ import annotations
 
@@ -29,36 +30,39 @@ from ros2_rfm_serving.types.state import Kept, check_names, kept, restore, state
 SessionKey = tuple[str, str]
 """(robot, component)"""
 DECLARED_FACTOR = 2.0
-"""Quota of a session over the rate that its schedule allows: once more for the newer observation that a server may ask for, and for
-a while after the rate has fallen."""
+"""Ratio of a session's quota to the rate of its schedule: it covers the newer observation that a server may request, and the time
+after the rate has fallen."""
 LEAST_QUOTA_HZ = 5.0
-"""Of a session whose schedule allows it little: what it asks anew after a loss must not be refused."""
+"""Minimum quota of a session in the schedule: its repeated requests after a loss must not be refused."""
 MAX_QUOTAS = 4096
-"""That are remembered, or twice as many as sessions are open; then those of sessions that are not open are forgotten."""
+"""Maximum number of remembered quotas, or twice the number of open sessions if that is more; then those of closed sessions are
+dropped."""
 DECLARED_BURST = 4
-"""Requests that such a session may send at once, or as many as its pipeline has in flight."""
+"""Requests that a session in the schedule may send at once, or as many as its pipeline has in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRules:
-    """What a server allows its sessions."""
+    """Rules of a server for its sessions."""
 
     max_request_rate_hz: float = math.inf
-    """Of one session, in the long run; what is beyond it is refused before it is decoded."""
+    """Maximum mean request rate of one session; requests beyond it are refused before they are decoded."""
     burst: int = 8
-    """Requests of one session that may come at once."""
+    """Requests of one session that may arrive at once."""
     absent_grace_s: float = 10.0
-    """A session whose robot has left the graph is closed after this long."""
+    """Time for which a session stays open after its robot has left the graph."""
     idle_timeout_s: float = math.inf
-    """One that asked for nothing is closed after this long."""
+    """Time without a request after which a session is closed."""
     instruction: str = ""
-    """The only one that is served; empty: any (Remote-RTC §8.1, pin_task)."""
+    """The only instruction that is served; empty: any (Remote-RTC §8.1, pin_task)."""
     strict_rate: bool = False
-    """Another control rate than the demonstrations' is refused; else it is a warning."""
+    """Refuse a control rate that differs from that of the demonstrations; otherwise it is a warning."""
 
 
 @dataclass
 class Session:
+    """State of one open session."""
+
     KEPT: ClassVar[Kept] = kept(
         *("key", "epoch", "conditioning", "guidance", "horizon", "instruction", "slo_s", "pipelining", "num_steps", "history"),
         *("episode", "sequence", "absent_s"),
@@ -66,7 +70,7 @@ class Session:
         num_over_quota="over_quota",
         last_request_s="heard_s",
     )
-    """All but the quota, which outlives the session."""
+    """Everything except the quota, which outlives the session."""
 
     key: SessionKey
     epoch: int
@@ -74,34 +78,34 @@ class Session:
     guidance: Guidance
     horizon: Horizon
     instruction: str
-    """The only one; empty: each request says its own."""
+    """The only instruction; empty: each request has its own."""
     slo_s: float
-    """inf: no requirement"""
+    """Latency objective; inf: there is none."""
     quota: Quota
     pipelining: Pipelining | None = None
-    """None: one request of it runs at a time."""
+    """Terms of pipelining; None: one request of the session runs at a time."""
     num_steps: int = 0
-    """Solver steps of each of its chunks; 0: the model's own number"""
+    """Solver steps of each of its chunks; 0: the model's own number."""
     history: History = field(default_factory=History)
     episode: int = 0
     sequence: int = 0
-    """Highest seen in this episode or an earlier one."""
+    """Highest number seen in this episode or an earlier one."""
     superseded: int = 0
-    """Since the last reply."""
+    """Number of superseded requests since the last reply."""
     over_quota: int = 0
     """Requests refused as too many."""
     heard_s: float = math.nan
-    """When it asked last, or was first looked at."""
+    """Time of its last request, or of the first check if there was none."""
     absent_s: float = math.inf
-    """Since when its robot is not on the graph."""
+    """Time at which its robot was first missing from the graph; inf: it is present."""
 
 
 @dataclass
 class Sessions:
-    """Opens, closes and checks sessions. Epochs rise for the life of the server, so an old one never matches again."""
+    """Open sessions of a server. Epochs rise for the life of the server, so that an old one never matches again."""
 
     KEPT: ClassVar[Kept] = kept("max_sessions", "next_epoch", is_draining="draining")
-    """All but what is kept of each session and its quota; the rules follow from the configuration."""
+    """Everything except the state of each session and its quota; the rules follow from the configuration."""
 
     contract: ModelContract
     max_sessions: int
@@ -114,13 +118,13 @@ class Sessions:
     _ended: list[Session] = field(default_factory=list)
 
     def state(self) -> dict[str, Any]:
-        """Return the sessions that are open, quotas and limits, for a snapshot. Sessions that engines may forget are not kept."""
+        """Return the open sessions, quotas and limits, for a snapshot. Sessions that engines may drop are not kept."""
         sessions = [state_of(session, Session.KEPT) for session in self._open.values()]
         quotas = {key: state_of(quota, Quota.KEPT) for key, quota in self._quotas.items()}
         return {**state_of(self, self.KEPT), "open": sessions, "quotas": quotas, "declared_rates_hz": dict(self._declared_hz)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        """Continue from a value of `state`. Raises: `RfmError` for names that are missing or unknown."""
         more = ("open", "quotas", "declared_rates_hz")
         check_names("Sessions", {**self.KEPT, **{name: name for name in more}}, state)
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
@@ -140,17 +144,17 @@ class Sessions:
 
     @property
     def over_quota(self) -> dict[str, int]:
-        """ "robot/component" -> requests refused as too many; only those that have any."""
+        """Return "robot/component" -> requests refused as too many, for sessions that have any."""
         return {"/".join(session.key): session.over_quota for session in self._open.values() if session.over_quota}
 
     @property
     def are_pipelined(self) -> bool:
-        """Any of them."""
+        """Return whether any session is pipelined."""
         return any(session.pipelining is not None for session in self._open.values())
 
     @property
     def pipelined_rows(self) -> int:
-        """That they may have in flight together."""
+        """Return the rows that all pipelined sessions may have in flight together."""
         return sum(each.pipelining.depth for each in self._open.values() if each.pipelining)
 
     def histories_by_epoch(self) -> dict[int, History]:
@@ -160,20 +164,21 @@ class Sessions:
         return [session.history for session in self._open.values()]
 
     def govern(self, rules: SessionRules) -> None:
-        """Other rules; sessions that are open keep what they have agreed upon, their instruction among it."""
+        """Change the rules; open sessions keep their agreed terms, including the instruction."""
         others = (rules.max_request_rate_hz, rules.burst) != (self.rules.max_request_rate_hz, self.rules.burst)
         self.rules = rules
         for session in self._open.values() if others else ():
             session.quota = self._quota(session.key, session.pipelining)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
-        """How often the schedule lets these ask. Whoever is not among them may ask as often as the rules say."""
+        """Set the request rates of the schedule. Sessions that are not in it may send as often as the rules allow."""
         self._declared_hz = rates_hz
         for session in self._open.values():
             session.quota = self._quota(session.key, session.pipelining)
 
     def _quota(self, key: SessionKey, pipelining: Pipelining | None) -> Quota:
-        """What is left of it outlives the session: a new one is no new quota."""
+        """Return the quota of a key with the present limits. Its remaining tokens outlive a session: reopening gives no new
+        quota."""
         if key not in self._quotas and len(self._quotas) >= max(MAX_QUOTAS, 2 * len(self._open)):
             self._quotas = {key: quota for key, quota in self._quotas.items() if key in self._open}
         limits = self._limits(key, pipelining.depth if pipelining else 1)
@@ -182,7 +187,7 @@ class Sessions:
         return quota
 
     def _limits(self, key: SessionKey, depth: int) -> tuple[float, int]:
-        """(rate in Hz, at once); depth: requests that it may have in flight."""
+        """Return (rate in Hz, burst) of a key. depth: requests that it may have in flight."""
         rules, declared_hz = self.rules, self._declared_hz.get(key, math.inf)
         if declared_hz == math.inf:
             return rules.max_request_rate_hz, max(rules.burst, depth)
@@ -190,11 +195,12 @@ class Sessions:
         return min(rules.max_request_rate_hz, quota_hz), max(min(rules.burst, DECLARED_BURST), depth)
 
     def open(self, request: SessionRequest, load: float, pipelined_rows: int = 0) -> SessionGrant:
-        """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
+        """Open a session; it replaces an open one of the same robot and component, which has restarted or lost its session.
 
-        pipelined_rows: that pipelined sessions may have in flight together; 0: batches begin and end together here.
+        pipelined_rows: rows that pipelined sessions may have in flight together; 0: batches begin and end together here.
 
-        Raises: `ContractError`; `CapacityError` with the `load`; `DrainingError`; `BadMessageError` for impossible values.
+        Raises: `ContractError` for terms on which they cannot agree; `CapacityError` with the `load`; `DrainingError`;
+        `BadMessageError` for impossible values.
         """
         contracts.check_values(request)
         if self.draining:
@@ -226,7 +232,8 @@ class Sessions:
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
 
     def _check_rows(self, key: SessionKey, pipelining: Pipelining, rows: int) -> None:
-        """Raises: `ContractError` for more than there could ever be; `CapacityError` while others have them."""
+        """Check that rows for a pipelined session are free.
+        Raises: `ContractError` if there can never be enough; `CapacityError` while others have them."""
         if not rows:
             problem = "pipelining: this server runs batches that begin and end together"
             raise ContractError([f"{problem}; set `batching: continuous` of its server group, or leave it out"])
@@ -238,7 +245,8 @@ class Sessions:
             raise CapacityError(f"{taken} of {rows} rows are taken by pipelined sessions; try another server")
 
     def _check_capacity(self, key: SessionKey, load: float) -> None:
-        """Whoever is not in the schedule takes no place of those who are."""
+        """Check that a session is free; those of scheduled robots are reserved for them. Raises: `CapacityError` if none is
+        available."""
         if self.contract.serving is Serving.EXCLUSIVE and self._open:
             robot = next(iter(self._open))[0]
             raise CapacityError(
@@ -251,14 +259,15 @@ class Sessions:
             raise CapacityError(f"{open_now}, the engine is busy {load:.0%} of the time; try another server")
 
     def close(self, key: SessionKey, epoch: int) -> bool:
-        """False when that session is not open (any more)."""
+        """Close a session; return False if it is not open."""
         if self.get(key, epoch):
             self._ended.append(self._open.pop(key))
             return True
         return False
 
     def collect(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
-        """Closes what nobody uses: sessions of robots that are `absent` from the graph, and idle ones. Returns which, and why."""
+        """Close unused sessions: idle ones, and those of robots that are `absent` from the graph. Return their keys and the
+        reasons."""
         gone = []
         for key, session in self._open.items():
             if math.isnan(session.heard_s):
@@ -272,19 +281,19 @@ class Sessions:
         return gone
 
     def ended(self) -> list[Session]:
-        """Those that are not open any more, each told once."""
+        """Return the sessions that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def reset_episode(self, key: SessionKey, epoch: int, episode: int) -> None:
-        """Raises: `SessionError`."""
+        """Set the episode of a session, which never falls. Raises: `SessionError` if it is not open."""
         session = self.get(key, epoch)
         if session is None:
             raise SessionError(f"no session of {key[0]}/{key[1]} with epoch {epoch}")
         session.episode = max(session.episode, episode)
 
     def admit(self, request: RequestId) -> Session:
-        """The session of a request that may run. Raises: `BadMessageError` with the counter to raise."""
+        """Return the session of a request that may run. Raises: `BadMessageError` with the counter to increment."""
         session = self._open.get((request.robot, request.component))
         if session is None:
             raise BadMessageError("unknown_session", f"{request.robot}/{request.component} has no session here")
@@ -298,7 +307,7 @@ class Sessions:
         raise BadMessageError("stale_sequence", f"{name}: sequence {request.sequence} after {session.sequence}")
 
     def charge(self, session: Session, now_s: float) -> None:
-        """Raises: `BadMessageError` for a request beyond the session's quota."""
+        """Charge a request to the session's quota. Raises: `BadMessageError` if it exceeds the quota."""
         session.heard_s = now_s
         if not session.quota.take(now_s):
             session.over_quota += 1
@@ -311,14 +320,15 @@ class Sessions:
 
 
 def _quota_from(state: Mapping[str, Any]) -> Quota:
-    """Return a quota as it was. Raises: `RfmError` for names that are missing or unknown."""
+    """Return a quota restored from a snapshot. Raises: `RfmError` for names that are missing or unknown."""
     quota = Quota(math.inf, 1)
     restore(quota, Quota.KEPT, state)
     return quota
 
 
 def _session_from(state: Mapping[str, Any], quotas: Mapping[SessionKey, Quota]) -> Session:
-    """Return a session as it was. Raises: `RfmError` for names that are missing or unknown, and for one without a quota."""
+    """Return a session restored from a snapshot. Raises: `RfmError` for names that are missing or unknown, and for a session
+    without a quota."""
     check_names("Session", Session.KEPT, state)
     key = state["key"]
     if key not in quotas:

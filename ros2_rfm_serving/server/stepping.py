@@ -1,4 +1,4 @@
-"""An engine in the hands of a server, one solver step at a time: whatever it raises or gives costs the rows of that call."""
+"""Fault isolation of an engine that advances one solver step at a time: an error or invalid answer costs the rows of that call."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ros2_rfm_serving.server.running import Mishap, Running, words
 from ros2_rfm_serving.types import EngineReply, InferenceRequest
 
 MOST_BLANK_TURNS = 10_000
-"""After which a blank request is given up."""
+"""Number of turns after which a blank request is given up."""
 
 
 def running_of(engine: Engine, mishap: Mishap) -> Running:
-    """As its rows can go on step by step, or not."""
+    """Return the caller that fits an engine: stepwise if the engine supports it."""
     return StepRunning(engine, mishap) if isinstance(engine, Stepping) else Running(engine, mishap)
 
 
 class StepRunning(Running):
-    """`enter`, `ready`, `turn` and `leave` come from one thread, and raise nothing."""
+    """Calls of a stepwise engine. One thread calls `enter`, `ready`, `turn` and `leave`, which raise nothing."""
 
     def __init__(self, engine: Engine, mishap: Mishap) -> None:
         super().__init__(engine, mishap)
         self._steps = cast(Stepping, engine)
         self._blanks = itertools.count(-1, -1)
-        """Numbers of requests of our own: no work has one below 1."""
+        """Numbers of blank requests; no work has a number below 1."""
 
     def enter(self, requests: Mapping[int, InferenceRequest], max_errors: int) -> dict[int, int]:
-        """Turns that each will take, of those that entered. `max_errors`: as in `run`."""
+        """Let requests enter; return the turns that each one that entered will take. max_errors: as in `run`."""
         try:
             turns = {number: max(1, int(self._steps.num_turns(request))) for number, request in requests.items()}
             failed = _mapping(self._steps.enter(requests))
@@ -47,7 +47,7 @@ class StepRunning(Running):
         return turns
 
     def ready(self) -> list[int]:
-        """In flight, and a turn may advance them."""
+        """Return the numbers of the rows in flight that a turn may advance."""
         try:
             return sorted(int(number) for number in self._steps.ready())
         except FOREIGN as error:
@@ -55,7 +55,7 @@ class StepRunning(Running):
             return []
 
     def turn(self, rows: Collection[int], max_errors: int) -> dict[int, EngineReply | None]:
-        """Of those that are done; None where there is no answer."""
+        """Advance rows and return the answers of those that are done; None where there is no answer."""
         try:
             given = _mapping(self._steps.turn(rows))
             if strange := given.keys() - set(rows):
@@ -79,7 +79,7 @@ class StepRunning(Running):
     # --- failures ---
 
     def _lost(self, rows: Collection[int], error: BaseException, max_errors: int) -> None:
-        """Nobody has an answer, and nothing of them may be left."""
+        """Report rows that have no answer after an error, and remove them from the engine."""
         self._raised(error, len(rows))
         self.leave(list(rows))
         self._all_failed(len(rows), max_errors)
@@ -92,7 +92,7 @@ class StepRunning(Running):
             self._examine(num_rows, max_errors)
 
     def _problem(self, num_rows: int) -> str:
-        """With blank rows, beside those in flight."""
+        """Return the problem of the engine with blank rows, beside those in flight; empty: it answers them."""
         blank = blank_request(self.engine.contract, encoded=self.engine.takes_encoded)
         rows = {next(self._blanks): blank for _ in range(num_rows)}
         try:
@@ -117,7 +117,7 @@ class StepRunning(Running):
 
 
 def _mapping(given: Any) -> dict[int, Any]:
-    """Raises: `EngineError`."""
+    """Return a result as a dictionary. Raises: `EngineError` if it is no mapping."""
     if not isinstance(given, Mapping):
         raise EngineError(f"a {type(given).__name__} in place of a mapping from rows")
     return dict(given)

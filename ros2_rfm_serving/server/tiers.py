@@ -1,4 +1,4 @@
-"""Engines of one server: the first is the edge, the others, if any, take what overflows to them (Kairos §3.2.3)."""
+"""Engines of one server: the first is the edge, and the others, if any, receive its overflow (Kairos §3.2.3)."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ MOST_DOUBLINGS = 10
 
 
 def rest_s(num_failed: int) -> float:
-    """After so many batches without an answer in a row, which may be days of them."""
+    """Return the pause of a remote engine after `num_failed` batches in a row without an answer. The number may come from days of
+    failures."""
     return min(FIRST_REST_S * 2.0 ** min(num_failed - 1, MOST_DOUBLINGS), LAST_REST_S)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tier:
+    """Engine of a server and how it is used."""
+
     engine: Engine
     batch_size: int = 1
     max_concurrent: int = 1
-    """Works in progress at once. More than one when the engine batches continuously: then each is one request."""
+    """Works in progress at once. A value above one is for an engine that batches continuously: each work is one request."""
     batches_in_flight: int = 1
-    """On their way to an engine that is elsewhere, or back, at once; it runs them one after the other. With one alone it would
-    stand idle while the answers of a batch and the requests of the next are on their way."""
+    """Batches at once on their way to or from a remote engine, which runs one after the other. With only one, the engine would idle
+    while answers and the next requests travel."""
     round_trip_s: float = 0.0
-    """To an engine that is elsewhere, as far as its batches do not include it."""
+    """Round trip to a remote engine, as far as the times of its batches do not include it."""
     profile_s: tuple[float, ...] = ()
-    """Seconds of a batch of 1, 2, ... rows, to begin with; they are measured in any case."""
+    """Initial seconds of a batch of 1, 2, ... rows; they are measured in any case."""
 
 
 @sealed
@@ -50,13 +53,13 @@ class Work:
     begun_s: float
     tier: int = 0
     number: int = 0
-    """Of all that began here."""
+    """Number among all works that began on this server."""
     whole: bool = False
-    """In one call, on an engine whose rows could go on step by step."""
+    """The batch runs in one call, on an engine that could also advance rows step by step."""
 
 
 WORK = kept("begun_s", "number", whole="whole")
-"""What a snapshot keeps of a batch, beside its requests."""
+"""Values that a snapshot keeps of a batch, beside its requests."""
 WORK_NAMES = kept(*WORK, "requests")
 
 
@@ -66,7 +69,8 @@ def state_of_work(work: Work) -> dict[str, Any]:
 
 
 def work_from(state: Mapping[str, Any], engine: int, histories: Mapping[int, History]) -> Work:
-    """Return what `state_of_work` was given. histories: session epoch -> history of that session. Raises: `RfmError`."""
+    """Return the batch that `state_of_work` described. histories: session epoch -> history of that session.
+    Raises: `RfmError` as `waiting_from` does."""
     check_names("Work", WORK_NAMES, state)
     batch = tuple([waiting_from(each, histories) for each in state["requests"]])
     return Work(batch, state["begun_s"], engine, state["number"], state["whole"])
@@ -74,58 +78,59 @@ def work_from(state: Mapping[str, Any], engine: int, histories: Mapping[int, His
 
 @record(frozen=True, slots=True)
 class EngineLimits:
-    """Limits of one engine and of how it is served, which decide about its requests and never change."""
+    """Limits of one engine and of its use. They affect decisions about its requests and never change."""
 
     max_batch_size: int
     max_num_steps: int
     """Solver steps that a request may ask for; 0: the model's own number alone."""
     max_rows: int
-    """Rows in flight that go on one solver step at a time; 0: it runs whole batches alone."""
+    """Maximum rows in flight that advance one solver step at a time; 0: the engine runs only whole batches."""
     max_concurrent: int
     batches_in_flight: int
     round_trip_s: float
     profile_s: tuple[float, ...]
-    """These four are as in `Tier`."""
+    """Profile. This field and the three before it are as in `Tier`."""
 
 
 class Drift(NamedTuple):
-    """Of the batches that take longest compared with the profile, s."""
+    """Times of the batch size that deviates most from the profile, s."""
 
     rows: int
     profiled_s: float
     full_s: float
-    """By the profile, of a full batch: an engine that fills batches up takes this for any."""
+    """Profiled time of a full batch; an engine that pads batches takes it for any size."""
     measured_s: float
 
 
 class Lane:
-    """A tier at work."""
+    """Queue of a tier with its running batches."""
 
     KEPT: ClassVar = kept(*("batch_size", "rests_until_s"), promised_rows="_promised", last_return_s="_came_back_s", timing="view")
-    """All but the batches that run, and the rows in flight."""
+    """Everything except the running batches and the rows in flight."""
 
     def __init__(self, tier: Tier, mishap: Mishap, measured_s: Sequence[float] = ()) -> None:
-        """measured_s: of batches of 1, 2, ... rows, before anybody asked: to begin with, in place of the profile."""
+        """Create an idle lane. measured_s: seconds of batches of 1, 2, ... rows, measured before the first request, used in place
+        of the profile."""
         self.engine, self.view = tier.engine, EngineView(0, ServiceTimes(measured_s or tier.profile_s), tier.round_trip_s)
         self.running = running_of(tier.engine, mishap)
         self.max_rows = tier.engine.max_rows if isinstance(tier.engine, Stepping) else 0
-        """Of an engine whose rows can go on step by step; 0: it cannot."""
+        """Maximum rows of an engine that can advance step by step; 0: it cannot."""
         self._max_batch_size, self._max_num_steps = tier.engine.max_batch_size, tier.engine.contract.max_num_steps
         self.rests_until_s = -math.inf
-        """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
+        """Time before which a failing remote engine gets no request. Otherwise it would seem quick, and get the more requests."""
         self.batch_size = 0
         self._one_by_one, self._profile_s = tier.max_concurrent > 1, tier.profile_s
         self.max_concurrent = tier.max_concurrent if self._one_by_one else tier.batches_in_flight
         """Works in progress at once."""
         self._ends_s: dict[Work, float] = {}
         self._came_back_s = -math.inf
-        """The last batch of an engine that has several in flight."""
+        """Time at which the last batch of an engine with several in flight came back."""
         self._promised = 0
         self.resize(self.prepare(tier.batch_size))
 
     @property
     def limits(self) -> EngineLimits:
-        """Return what a lane of a restored core is made from."""
+        """Return the limits from which a lane of a restored core is made."""
         return EngineLimits(
             self._max_batch_size,
             self._max_num_steps,
@@ -137,16 +142,14 @@ class Lane:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return what runs, what was measured, and the limits that may change, for a snapshot. The engine itself is not kept."""
+        """Return the running batches, the measurements and the variable limits, for a snapshot. The engine itself is not kept."""
         batches = [{**state_of_work(work), "expected_end_s": end_s} for work, end_s in self._ends_s.items()]
         rows = None if self.view.flight is None else self.view.flight.state()
         return {**state_of(self, self.KEPT), "batches": batches, "in_flight": rows}
 
     def restore_batches(self, state: Mapping[str, Any], number: int, histories: Mapping[int, History]) -> None:
-        """Continue from what `state` returned. number: of this engine. histories: session epoch -> history of that session.
-
-        Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions.
-        """
+        """Continue from a value of `state`. number: position of this engine. histories: session epoch -> history of that session.
+        Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions."""
         check_names("Lane", {**self.KEPT, "batches": "batches", "in_flight": "in_flight"}, state)
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
         self.resize(self.batch_size)
@@ -160,19 +163,19 @@ class Lane:
             self.view.flight.restore_rows(state["in_flight"], {work.number: work.batch[0] for work in self._ends_s})
 
     def prepare(self, batch_size: int) -> int:
-        """Of those that were asked for, what the engine runs, ready for it. Raises: `ModelError` when it cannot."""
+        """Prepare the engine for a batch size and return the size, limited to what it runs. Raises: `ModelError` when it cannot."""
         batch_size = min(batch_size, self._max_batch_size)
         if self._rows(batch_size) != self.view.batch_size:
             self.engine.prepare(self._rows(batch_size))
         return batch_size
 
     def resize(self, batch_size: int) -> None:
-        """To what was prepared."""
+        """Change the batch size to one that was prepared."""
         self.batch_size, self.view.batch_size = batch_size, self._rows(batch_size)
         self._make_room()
 
     def promise(self, pipelined_rows: int) -> None:
-        """To pipelined sessions that are open: with fewer, frames could not enter for which their rows in flight wait."""
+        """Reserve rows for open pipelined sessions: with fewer, the frames that their rows in flight wait for could not enter."""
         self._promised = pipelined_rows
         self._make_room()
 
@@ -185,18 +188,20 @@ class Lane:
 
     @property
     def _capacity(self) -> int:
-        """Rows in flight: those that were promised, and `batch_size` of all others, or as many as there is memory for where
-        that is as large as can be."""
+        """Return the maximum rows in flight: reserved rows plus `batch_size` others, or all that memory allows if `batch_size` is
+        the largest."""
         wanted = self.max_rows if self.batch_size == self._max_batch_size else self.batch_size + self._promised
         return min(wanted, self.max_rows)
 
     @property
     def pipelined_rows(self) -> int:
-        """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve."""
+        """Return the rows that pipelined sessions may have in flight together. Their rows stay between two frames, and others must
+        not starve."""
         return max(0, self.max_rows - 1)
 
     def become(self, continuous: bool, costs: StepCosts) -> bool:
-        """Rows one by one, which take so long, or whole batches; only while it is idle. False: something runs the other way."""
+        """Change an idle lane to rows one by one with these costs, or to whole batches. Return False if it still runs the other
+        way."""
         continuous = continuous and self.max_rows > 0
         if continuous == (self.view.flight is not None):
             return True
@@ -209,12 +214,12 @@ class Lane:
         return not self._ends_s
 
     def rests(self) -> bool:
-        """Nothing runs, but for rows that wait for their robots' next frames."""
+        """Return whether nothing runs except rows that wait for their robots' next frames."""
         return not self._ends_s or (self._goes_by_rows and all(row.paused for row in self._flight_rows))
 
     @property
     def _goes_by_rows(self) -> bool:
-        """What runs, if anything does."""
+        """Return whether the running work, if any, advances row by row."""
         return self.view.flight is not None and not self.view.flight.num_whole
 
     @property
@@ -227,15 +232,15 @@ class Lane:
 
     @property
     def num_moving(self) -> int:
-        """Rows that go on, as far as is known."""
+        """Return the rows that advance with the next turn, as far as is known."""
         return 0 if self.view.flight is None else len(self.view.flight.moving())
 
     def takes(self, waiting: Waiting) -> bool:
-        """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon; of
-        another one, none while it is owed the answer to one in flight."""
+        """Return whether a request may run here. A pipelined session needs stepwise rows, at most as many as agreed; another
+        session must not be owed the answer to a row in flight."""
         request, flight = waiting.request, self.view.flight
         if request.num_steps > self._max_num_steps:
-            return False  # elsewhere a model may have its own number alone
+            return False  # a remote model may support only its own number
         if flight is None:
             return request.pipelining is None
         if request.pipelining is None:
@@ -244,14 +249,14 @@ class Lane:
         return len(self._of_session(request.id)) < request.pipelining.depth
 
     def asked_with(self, request: InferenceRequest, sequence: int | None) -> InferenceRequest:
-        """That of the same session which has this number and runs beside it; else itself."""
+        """Return the request of the same session with this sequence number that runs beside it; otherwise the request itself."""
         if request.pipelining is None:
             return request
         others = (each for each in self._of_session(request.id) if each.id.sequence == sequence)
         return next(others, request)
 
     def _of_session(self, request: RequestId) -> list[InferenceRequest]:
-        """Of its episode."""
+        """Return the running pipelined requests of the same session and episode."""
         same = (request.robot, request.component, request.session_epoch, request.episode)
         running = [waiting.request for work in self._ends_s for waiting in work.batch]
         ids = [(each, each.id) for each in running if each.pipelining is not None]
@@ -263,7 +268,8 @@ class Lane:
 
     @property
     def drift(self) -> Drift | None:
-        """None: there is no profile to compare with, or requests share the engine, so that each takes as long as others let it."""
+        """Return the largest deviation from the profile. None: there is no profile, or requests share the engine, so that the time
+        of each depends on the others."""
         if self._one_by_one or self.view.flight is not None or not self._profile_s:
             return None
         times, full_s = self.view.times, self._profile_s[-1]
@@ -272,7 +278,8 @@ class Lane:
 
     @property
     def since_s(self) -> float:
-        """When what has not moved for longest began, or went on by a solver step; inf: nothing runs. Takes no lock."""
+        """Return when the work that has not moved for longest began or advanced by a solver step; inf: nothing runs. It needs no
+        lock."""
         if self._goes_by_rows:
             return min((row.moved_s for row in self._flight_rows if not (row.paused and row.is_pipelined)), default=math.inf)
         return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)
@@ -287,8 +294,11 @@ class Lane:
         self._expect()
 
     def ended(self, work: Work, now_s: float, failed: bool, num_failed: int) -> tuple[int, float]:
-        """failed: nobody got an answer, for the `num_failed`th time in a row. Rows that shared the engine with each of it, and the
-        turn of a row that went step by step (`types/phase.py`); 0 of a batch."""
+        """Record the end of a work; return the rows that shared the engine with each of its rows, and the turn of a row that went
+        step by step (`types/phase.py`), which is 0 for a batch.
+
+        failed: no request got an answer, for the `num_failed`th time in a row.
+        """
         row = self.left(work)
         shared = len(work.batch) > 1 or (row is not None and row.together > 1)
         for waiting in () if work.tier else work.batch:
@@ -305,14 +315,14 @@ class Lane:
         return len(work.batch), 0.0
 
     def _observe(self, work: Work, now_s: float) -> None:
-        """What the engine took for it: from when it was there, and had come back with what was ahead of it."""
+        """Measure the engine's time for a work: from its arrival there, or from the return of the work before it."""
         there_s = work.begun_s + self.view.round_trip_s
         if self._goes_in_file:
             there_s, self._came_back_s = min(max(there_s, self._came_back_s), now_s), now_s
         self.view.times.observe(len(work.batch), now_s - there_s)
 
     def left(self, work: Work) -> Row | None:
-        """It is no business of the engine any more. What it was as a row in flight; None: it was none."""
+        """Remove a work from the engine; return its row in flight, or None if it was none."""
         del self._ends_s[work]
         if self.view.flight is None:
             return None
@@ -323,7 +333,7 @@ class Lane:
 
     @property
     def _goes_in_file(self) -> bool:
-        """Several batches are under way, one behind the other."""
+        """Return whether several batches may be under way, one behind the other."""
         return not self._one_by_one and self.max_concurrent > 1
 
     def _expect(self) -> None:
@@ -337,7 +347,8 @@ class Lane:
 
 
 def overflow(ranked: Sequence[Waiting], edge: EngineView, cloud: EngineView, now_s: float) -> Sequence[Waiting]:
-    """Those of `ranked` whom the cloud, round trip included, serves sooner than the edge would begin to (Algorithm 1, phase 3)."""
+    """Return the requests of `ranked` that the cloud, round trip included, serves sooner than the edge would begin them (Algorithm
+    1, phase 3)."""
     own = 0 if edge.flight is not None else edge.times.saturation(edge.batch_size)
     for first in range(own, len(ranked)):
         if cloud.answers_in_s(min(cloud.batch_size, len(ranked) - first), now_s) < edge.begins_s(first, now_s):

@@ -1,1 +1,1 @@
-"""The web page: what it shows, what it lets people do, and the server behind it."""
+"""Web page of a factory: views, operator commands, and the server for both."""

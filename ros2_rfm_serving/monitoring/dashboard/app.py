@@ -1,4 +1,4 @@
-"""The page and what it asks for, as an ASGI application. Looking is free for whoever reaches it; acting takes a token."""
+"""ASGI application of the page and its requests. Reading is open to every client; commands need a token."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from ros2_rfm_serving.monitoring.explanations import explanation
 STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_S = 70.0
-"""Of an order: a robot that does not fit has the whole factory planned anew."""
+"""Time limit of a command: a robot that does not fit requires replanning of the whole factory."""
 BODY_WITHIN_S = 10.0
-"""Of an order."""
+"""Time limit for the body of a command."""
 MAX_KEY = 100
-"""Characters of a key of `explanation`."""
+"""Maximum characters of a key of `explanation`."""
 PICTURE_PERIOD_S = 1.0
-"""Of one camera; whoever asks sooner gets the same."""
+"""Refresh period of one camera; earlier requests get the same picture."""
 HEADERS = {
     b"content-security-policy": b"default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none';"
     b" form-action 'none'; frame-ancestors 'none'",
@@ -62,7 +62,7 @@ HEADERS = {
 
 
 class Dashboard:
-    """now: the board's clock."""
+    """ASGI application of one board. now: clock of the board."""
 
     def __init__(
         self,
@@ -74,12 +74,13 @@ class Dashboard:
         check: Check | None = None,
         why: Why | None = None,
     ) -> None:
-        """check: of a user's files, as `rfm check` does; why: the causes of what is wrong, as `rfm why`; None: not offered."""
+        """Create the page. check: checks a user's files, as `rfm check`. why: finds causes of problems, as `rfm why`. None: not
+        offered."""
         self.feed, self._check, self._why = Feed(board), check, why
         self._checking = asyncio.Lock()
-        """One check, or one look for causes, at a time: each is a process."""
+        """Lock that permits one check or search for causes at a time, because each is a process."""
         self._ends: set[asyncio.Task[None]] = set()
-        """Of tasks that were given through the page and are worked on."""
+        """Running tasks that were given through the page."""
         self._board, self._graph, self._orders, self._tokens, self._note = board, graph, orders, tokens, note
         self._failures, self._strangers = Failures(), Strangers()
         self._pictures: dict[tuple[str, str], tuple[float, bytes]] = {}
@@ -87,7 +88,7 @@ class Dashboard:
         self._now: Callable[[], float] = time.monotonic
 
     def app(self, hosts: list[str]) -> ASGIApp:
-        """hosts: that the page is asked for by; a name of somebody else's that leads here is refused."""
+        """Return the application. hosts: accepted host names of requests; a foreign name that resolves here is refused."""
         routes = [
             Route("/", self._index),
             Route("/api/stream", self._stream),
@@ -106,7 +107,7 @@ class Dashboard:
         return Starlette(routes=routes, middleware=guards, lifespan=self._life)
 
     def end(self) -> None:
-        """On the loop's thread: pages that are open are let go."""
+        """End the streams of open pages. It runs on the loop's thread."""
         self.feed.end()
 
     @contextlib.asynccontextmanager
@@ -124,7 +125,7 @@ class Dashboard:
                 self._note_order("", "", Order("", ""), "refused", f"{unsaid} more attempts without a token")
             await asyncio.sleep(PERIOD_S)
 
-    # --- looking ---
+    # --- views ---
 
     async def _index(self, request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -157,7 +158,7 @@ class Dashboard:
         return _json(views.server_page(self._board, self.feed.history, name, self._now()))
 
     async def _picture(self, request: Request) -> Response:
-        """camera: `any` is the first one."""
+        """Return a camera image; the camera `any` is the first one."""
         robot, camera = request.path_params["name"], request.path_params["camera"]
         if robot not in self._board.robots:
             return _problem(404, "no robot of this name is known")
@@ -176,14 +177,15 @@ class Dashboard:
         return Response(picture, media_type="image/jpeg", headers={"cache-control": "no-store"})
 
     def _make_picture(self, robot: str, camera: str) -> bytes:
-        """On the thread of pictures: raw images take their time. Empty: there is none. Raises: `BadMessageError`."""
+        """Return a thumbnail; empty: there is none. It runs on the thread of pictures, because raw images take time.
+        Raises: `BadMessageError` for an image that cannot be used."""
         image = self._graph.picture(robot, camera) if camera else None
         return thumbnail(image) if image else b""
 
     async def _help(self, request: Request) -> Response:
         return _json(dict(explanation(request.path_params["key"][:MAX_KEY])._asdict()))
 
-    # --- acting ---
+    # --- commands ---
 
     async def _whoami(self, request: Request) -> Response:
         who, refusal = self._admit(request)
@@ -192,7 +194,7 @@ class Dashboard:
         return refusal or _json({"name": who})
 
     async def _control(self, request: Request) -> Response:
-        """Whatever comes of it, it is noted; what strangers try, within bounds."""
+        """Execute a command. Every outcome is noted; attempts without a valid token only up to a limit."""
         who, refusal = self._admit(request)
         order, problem = Order("", ""), ""
         if not refusal:
@@ -218,25 +220,25 @@ class Dashboard:
         return _json({"done": answer.done, "message": answer.message}, 200 if answer.done else 409)
 
     async def _follow(self, request: Request, who: str, order: Order, end: Future[Answer]) -> None:
-        """Tell how a task ends that began."""
+        """Report the end of a task that began."""
         answer = await asyncio.wrap_future(end)
         self._tell(request, who, order, "succeeded" if answer.done else "ended", answer.message)
 
     async def _run_check(self, request: Request) -> Response:
-        """Check a user's files. It takes the token: a named file is read on this machine, and a check takes seconds of it."""
+        """Check a user's files. It needs the token: a named file is read on this machine, and a check takes seconds of it."""
         if self._check is None:
             return _problem(404, "this page checks no files; `rfm check` does")
         check = self._check
         return await self._run(request, "check", read_check, lambda wanted: check(wanted)._asdict())
 
     async def _run_why(self, request: Request) -> Response:
-        """Look for the causes of what is wrong. It takes the token: a look is a process, for several seconds."""
+        """Find the causes of problems. It needs the token, because it is a process that runs for several seconds."""
         if self._why is None:
             return _problem(404, "this page looks for no causes; `rfm why` does")
         return await self._run(request, "why", read_why, self._why)
 
     async def _run(self, request: Request, what: str, read: Callable[[bytes], Any], work: Callable[[Any], views.View]) -> Response:
-        """On another thread, one at a time. read: raises `ValueError`."""
+        """Run a check on another thread, one at a time. read: raises `ValueError`."""
         who, refusal = self._admit(request)
         if refusal:
             self._tell(request, who, Order(what, ""), "refused", bytes(refusal.body).decode())
@@ -253,7 +255,7 @@ class Dashboard:
             return _json(await asyncio.get_running_loop().run_in_executor(None, work, wanted))
 
     def _admit(self, request: Request) -> tuple[str, Response | None]:
-        """Whose token it is, and why not."""
+        """Return the holder of the request's token, or the refusal."""
         address, now_s = request.client.host if request.client else "", self._now()
         if _from_elsewhere(request):
             return "", _problem(403, "another site's page asked for this")
@@ -296,7 +298,7 @@ class Dashboard:
 
 
 class Guarded:
-    """What every answer says to browsers."""
+    """Middleware that adds security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -313,7 +315,7 @@ class Guarded:
 
 
 def _from_elsewhere(request: Request) -> bool:
-    """Browsers say whose page asks."""
+    """Return whether another site's page sent the request, as browsers report it."""
     origin = request.headers.get("origin")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
@@ -321,7 +323,7 @@ def _from_elsewhere(request: Request) -> bool:
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:
-    """Raises: `ValueError` when there is more than that, or it does not say that it is JSON."""
+    """Return the body of a request. Raises: `ValueError` when it is too long or too slow, or its type is not JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ValueError("content-type: application/json")
     try:

@@ -1,4 +1,4 @@
-"""A check of a user's own files through the page: what is asked for, and what comes of it."""
+"""Check of a user's own files through the page: its request and its result."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SUFFIXES = (".yaml", ".yml", ".csv")
 
 class WantedCheck(NamedTuple):
     file: str
-    """The descriptor: a path on the page's machine, or one of `texts`."""
+    """Descriptor: a path on the page's machine, or one of `texts`."""
     texts: Mapping[str, str]
-    """Files that were pasted, by their names; empty: `file` is on the page's machine."""
+    """Name -> content of pasted files; empty: `file` is on the page's machine."""
     live: bool
     """Compare it with the running graph as well."""
 
@@ -27,18 +27,18 @@ class WantedCheck(NamedTuple):
 class CheckResult(NamedTuple):
     valid: bool
     lines: list[str]
-    """As `rfm check` prints them."""
+    """Output of `rfm check`."""
     command: str
-    """What does the same in a shell."""
+    """Shell command for the same check."""
 
 
 Check = Callable[[WantedCheck], CheckResult]
 Why = Callable[[str], dict[str, Any]]
-"""Of a robot, a server, or (empty) the whole factory."""
+"""Function that finds causes for a robot, a server, or (empty) the whole factory."""
 
 
 def read_check(body: bytes) -> WantedCheck:
-    """Raises: `ValueError` that says what is wrong with it."""
+    """Return a check from the body of a request. Raises: `ValueError` with the problem if it is invalid."""
     try:
         told: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -60,7 +60,7 @@ def read_check(body: bytes) -> WantedCheck:
 
 
 def read_why(body: bytes) -> str:
-    """Return whose causes are looked for; empty: the whole factory's. Raises: `ValueError`."""
+    """Return the robot or server whose causes are requested; empty: the whole factory. Raises: `ValueError` for an invalid body."""
     try:
         told: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -72,7 +72,7 @@ def read_why(body: bytes) -> str:
 
 
 def _check_text(name: str, text: Any) -> None:
-    """Raises: `ValueError` for a name that would leave the folder of what was pasted."""
+    """Check a pasted file. Raises: `ValueError` for a name that would leave the folder of the pasted files."""
     path = PurePosixPath(name)
     if not isinstance(text, str):
         raise ValueError(f"texts: {name[:MAX_NAME]!r} is no text")

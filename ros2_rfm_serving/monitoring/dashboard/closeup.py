@@ -1,4 +1,4 @@
-"""One robot from near: what it was sent last, and what its cameras see. Taken from the graph only while a page shows it."""
+"""Details of one robot: its last answers and its camera images, which are subscribed only while a page shows them."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ from ros2_rfm_serving.server.images import check
 from ros2_rfm_serving.types import Chunk, EncodedImage, Plan, Reply
 
 DECISIONS, SPLITS = 20, 2000
-"""Answers that are shown; chunks whose times are remembered."""
+"""Number of answers that are shown, and of chunks whose times are remembered."""
 MAX_ACTIONS, MAX_ROWS = 16, 128
-"""Of a chunk that is drawn."""
+"""Maximum actions and rows of a chunk that is drawn."""
 MAX_CHARACTERS = 300
 MIN_SIDE_PX, QUALITY = 180, 75
-"""Of a picture that is shown: JPEG scales by eighths for free, down to this height at least."""
+"""Minimum side and JPEG quality of a picture; JPEG scales by eighths at no cost, down to at least this side."""
 
 
 class Offers(NamedTuple):
-    """What a robot offers to those who give it work."""
+    """Services of a robot for operators."""
 
     tasks: bool = False
-    """`execute_task`."""
+    """Action `execute_task`."""
     reset: bool = False
-    """`reset`: bring robot and workpiece to the start."""
+    """Service `reset`, which brings robot and workpiece to the start."""
 
 
 class Looking(Protocol):
-    """At robots, one by one. What is asked for is taken for a few seconds; whoever goes on looking asks again."""
+    """Subscriptions to robots, one by one. Each request keeps its data subscribed for a few seconds, so that a viewer repeats
+    it."""
 
     def closeup(self, robot: str) -> Closeup | None:
-        """None: too many are looked at."""
+        """Return the details of a robot; None: too many are subscribed."""
 
     def cameras(self, robot: str) -> list[str]: ...
 
     def offers(self, robot: str) -> Offers: ...
 
     def picture(self, robot: str, camera: str) -> EncodedImage | None:
-        """The newest; None: none yet, or too many are looked at. Raises: `BadMessageError` for a raw one that cannot be used."""
+        """Return the newest image; None: there is none yet, or too many are subscribed.
+        Raises: `BadMessageError` for a raw image that cannot be used."""
 
 
 class Closeup:
-    """Of one robot; written on one thread, read on another."""
+    """Details of one robot; one thread writes them, another reads them."""
 
     def __init__(self) -> None:
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
         self._chunk: dict[str, Any] = {}
         self._splits: deque[tuple[float, float, float]] = deque(maxlen=SPLITS)
-        """Of chunks: when it came, queue wait and inference, s."""
+        """(arrival, queue wait, inference) of chunks, s."""
 
     def take(self, reply: Reply, now_s: float) -> None:
         if isinstance(reply, Chunk):
@@ -74,7 +76,8 @@ class Closeup:
         )
 
     def refine(self, history: dict[str, list[float | None]], now_s: float) -> None:
-        """Puts its own queue waits and inferences in the place of its server's mean, in the seconds that it was looked at."""
+        """Replace the server's mean queue wait and inference by the robot's own values, for the seconds in which it was
+        observed."""
         own: dict[int, list[tuple[float, float]]] = defaultdict(list)
         ago_s = [ago for ago in history.get("ago_s", []) if ago is not None]
         for at_s, queue_s, inference_s in list(self._splits):
@@ -93,7 +96,7 @@ class Closeup:
 
 
 def thumbnail(image: EncodedImage) -> bytes:
-    """A small JPEG. Raises: `BadMessageError` for what is no sound JPEG of a sensible size."""
+    """Return a small JPEG. Raises: `BadMessageError` for a broken JPEG or one of an unreasonable size."""
     check(image)
     try:
         rows = simplejpeg.decode_jpeg(

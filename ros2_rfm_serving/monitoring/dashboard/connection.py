@@ -1,5 +1,5 @@
-"""A browser's connection, which the page's server puts up with for so long, and so many of them: uvicorn waits for ever for a
-first request, and accepts whoever comes."""
+"""Limits of browser connections in number and time, because uvicorn accepts every connection and waits for a first request for
+ever."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ros2_rfm_serving.security.doorstep import Doorstep
 
 MAX_CONNECTIONS = 512
 ASKS_WITHIN_S = 10.0
-"""From when it is open, or was answered last, to the end of a request's head."""
+"""Time limit from the opening, or from the last response, to the end of a request's head."""
 TAKES_WITHIN_S = 30.0
-"""Of what it is sent: it is asleep, or never meant to read."""
+"""Time limit for reading a response. A client that exceeds it is asleep, or does not intend to read."""
 
 
 class Connection(H11Protocol):
-    """Beyond `MAX_CONNECTIONS` the one that has asked for nothing for longest gives way, and where all are being answered the
-    newest."""
+    """Connection of a browser. Beyond `MAX_CONNECTIONS`, the one that has been idle for longest is closed, or the newest if all are
+    being answered."""
 
     step: Doorstep | None = None
-    """Where it stood before it spoke."""
+    """Listening socket, which limits connections before their first request."""
     _stuck: asyncio.TimerHandle | None = None
     _quiet_since_s = 0.0
 
@@ -54,11 +54,11 @@ class Connection(H11Protocol):
 
     @property
     def _is_quiet(self) -> bool:
-        """Nothing is asked."""
+        """Return whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _look(self, before: object) -> None:
-        """before: what was being answered at the last look."""
+        """Close an idle connection. before: request that was being answered at the last check."""
         if self.transport.is_closing():
             return
         if self._is_quiet and self.cycle is before:

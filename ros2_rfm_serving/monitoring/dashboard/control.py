@@ -1,4 +1,4 @@
-"""Who may do what through the page: by a token, confirmed, and with a word for the audit log about every attempt."""
+"""Authorisation of commands through the page: by a token, with confirmation, and with an audit log entry for every attempt."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MAX_BODY_BYTES = 16384
 MAX_BUDGET_S = 1e6
 MAX_FAILURES, FAILURES_WITHIN_S = 5, 60.0
 MAX_ADDRESSES = 1024
-"""Whose failures are remembered."""
+"""Maximum number of addresses whose failures are remembered."""
 MAX_NOTED, NOTED_WITHIN_S = 10, 60.0
-"""Of attempts by nobody in particular, in the audit log; the others are counted there."""
+"""Maximum unauthenticated attempts in the audit log per period, s; further ones are only counted."""
 
 
 class Note(Protocol):
-    """Takes a word for the audit log: of what kind it is, and what is to be said."""
+    """Writer of audit log entries of a kind."""
 
     def __call__(self, kind: str, **body: object) -> None: ...
 
@@ -32,33 +32,33 @@ class Note(Protocol):
 class Answer(NamedTuple):
     done: bool
     message: str
-    """What follows, or why not."""
+    """Consequence, or reason of a failure."""
     end: Future[Answer] | None = None
-    """Of a task that has begun: how it ends."""
+    """Result of a task that has begun, once it ends."""
 
 
 class WantedTask(NamedTuple):
-    """A task that a person gives a robot."""
+    """Task that an operator gives a robot."""
 
     instruction: str = ""
-    """Empty: the task's own prompt."""
+    """Instruction; empty: the task's own prompt."""
     budget_s: float = 0.0
-    """0: the robot's default."""
+    """Time limit; 0: the robot's default."""
     reset: bool = False
-    """Robot and workpiece are brought to the start first."""
+    """Bring robot and workpiece to the start first."""
 
 
 NO_TASK = WantedTask()
 
 
 class Holders(Protocol):
-    """Knows whose token it is; empty: nobody's."""
+    """Directory of tokens: returns a token's holder; empty: it is unknown."""
 
     def holder(self, given: str) -> str: ...
 
 
 class Orders(Protocol):
-    """What an order reaches."""
+    """Executor of commands."""
 
     def order(self, action: str, target: str, task: str, wanted: WantedTask = NO_TASK) -> Future[Answer]: ...
 
@@ -67,15 +67,15 @@ class Orders(Protocol):
 class Order:
     action: str
     target: str
-    """A robot or a server."""
+    """Name of a robot or a server."""
     task: str = ""
-    """Of `admit`: for which a robot is admitted."""
+    """Task for which `admit` admits a robot."""
     wanted: WantedTask = NO_TASK
-    """Of `task`."""
+    """Task of the command `task`."""
 
 
 def read_order(body: bytes) -> Order:
-    """Raises: `ValueError` that says what is wrong with it."""
+    """Return a command from the body of a request. Raises: `ValueError` with the problem if it is invalid."""
     try:
         told: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def read_order(body: bytes) -> Order:
 
 
 def _wanted(told: dict[str, Any]) -> WantedTask:
-    """Raises: `ValueError`."""
+    """Return the task of a command. Raises: `ValueError` if it is invalid."""
     instruction, budget_s, reset = told.get("instruction", ""), told.get("budget_s", 0), told.get("reset", False)
     if not isinstance(instruction, str) or len(instruction) > MAX_INSTRUCTION_CHARACTERS:
         raise ValueError(f"instruction: a text of at most {MAX_INSTRUCTION_CHARACTERS} characters")
@@ -107,13 +107,13 @@ def _wanted(told: dict[str, Any]) -> WantedTask:
 
 
 class Failures:
-    """Wrong tokens by address: after a few, that address waits."""
+    """Wrong tokens by address; an address with several of them has to wait."""
 
     def __init__(self) -> None:
         self._failed_s: dict[str, list[float]] = {}
 
     def wait_s(self, address: str, now_s: float) -> float:
-        """Until it may try again; 0: now."""
+        """Return the time until the address may try again; 0: now."""
         recent = [at_s for at_s in self._failed_s.get(address, ()) if now_s - at_s < FAILURES_WITHIN_S]
         return FAILURES_WITHIN_S - (now_s - recent[0]) if len(recent) >= MAX_FAILURES else 0.0
 
@@ -125,7 +125,7 @@ class Failures:
 
 
 class Strangers:
-    """Attempts of people who are not known, which anybody may make, as often as they like: the first few of each minute are noted
+    """Limit of audit log entries for unauthenticated attempts, which any client may make: the first few of each minute are noted
     one by one, the others by their number."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Strangers:
         self._unsaid = 0
 
     def is_noted(self, now_s: float) -> bool:
-        """Of one more attempt."""
+        """Return whether another attempt is noted; otherwise count it."""
         if self._is_full(now_s):
             self._unsaid += 1
             return False
@@ -141,7 +141,7 @@ class Strangers:
         return True
 
     def unsaid(self, now_s: float) -> int:
-        """To be noted now; 0: nothing is."""
+        """Return the number of counted attempts to be noted now, and restart the count; 0: none are due."""
         if self._is_full(now_s):
             return 0
         unsaid, self._unsaid = self._unsaid, 0

@@ -1,4 +1,4 @@
-"""What happened in a factory and why, read off successive looks at its board."""
+"""Events of a factory and their reasons, derived from successive observations of its board."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from ros2_rfm_serving.types import Route
 from ros2_rfm_serving.types.following import SILENT_AFTER_S
 
 KEPT = 400
-"""Events, for a page that comes later."""
+"""Number of events that are kept for pages opened later."""
 REFUSED_PERIOD_S = 10.0
-"""Of what somebody refuses for one reason: one event for all of it."""
+"""Period in which refusals of one process for one reason give one event."""
 SETTLES_S = 10.0
-"""Whoever is heard for the first time within this was there before."""
+"""Time after the start in which a process that is received for the first time counts as present before."""
 MAX_CHARACTERS = 300
-"""Of words from the graph in one event."""
+"""Maximum length of texts from the graph in one event."""
 HELD_PERIODS = 5
-"""Of control, at least, in two statuses that follow each other, until a robot counts as held."""
+"""Minimum number of held control periods, over at least two successive statuses, from which a robot counts as held."""
 MAX_MOVES = 6
-"""Routes that an event of a new schedule names."""
+"""Maximum number of routes in an event of a new schedule."""
 CAUSES = ("lost", "state", "stopped", "held", "refused", "task", "schedule", "order")
 GOOD, NEWS, WARNING, ERROR = "good", "news", "warning", "error"
 LEVELS = {"STREAMING": GOOD, "STALLED": ERROR, "DEAD": ERROR, "ready": GOOD, "failed": ERROR, "hung": ERROR}
-"""Of states; any other one is a warning."""
+"""Levels of states; any other state is a warning."""
 
 
 class Event(NamedTuple):
     number: int
-    """From 1."""
+    """Number, counted from 1."""
     time_s: float
-    """Since 1970, for people; nothing is computed with it."""
+    """Unix time for display; it enters no computation."""
     level: str
     kind: str
-    """robot, server, schedule or person: who `name` is."""
+    """Kind of `name`: robot, server, schedule or person."""
     name: str
     what: str
     why: str
     cause: str
-    """Of a kind that a page can filter by: one of `CAUSES`."""
+    """Category for filters, one of `CAUSES`."""
     help: str
     """Key of `explanation`; empty: there is nothing to explain."""
 
 
 @dataclass
 class _Seen:
-    """Of a robot or a server, as it was at the last look."""
+    """State of a robot or a server at the last observation."""
 
     seen_s: float = -math.inf
     stale: bool = True
@@ -66,11 +66,11 @@ class _Seen:
     failovers: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     told_s: dict[str, float] = field(default_factory=dict)
-    """Reason -> when its refusals were last told."""
+    """Reason -> time of the last event about its refusals."""
 
 
 class EventLine:
-    """The newest last. What is there at the first look is no event."""
+    """Log of events, newest last. Initial states are no events."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=KEPT)
@@ -85,7 +85,7 @@ class EventLine:
         self._time_s = 0.0
 
     def since(self, number: int) -> list[Event]:
-        """Those after the one with this number."""
+        """Return the events after the one with this number."""
         return [event for event in self._events if event.number > number]
 
     @property
@@ -93,12 +93,12 @@ class EventLine:
         return self._events[-1].number if self._events else 0
 
     def add(self, level: str, kind: str, name: str, what: str, why: str = "", *, cause: str = "order", help: str = "") -> None:
-        """cause: one of `CAUSES`. help: a key of `explanation`."""
+        """Append an event. cause: one of `CAUSES`. help: a key of `explanation`."""
         number, about, said = next(self._numbers), name[:MAX_CHARACTERS], why[:MAX_CHARACTERS]
         self._events.append(Event(number, self._time_s, level, kind, about, what, said, cause, help))
 
     def look(self, board: Board, now_s: float, time_s: float) -> None:
-        """now_s: on the board's clock. time_s: since 1970."""
+        """Append the events since the last observation. now_s: board's clock. time_s: Unix time."""
         self._time_s, self._began_s = time_s, min(self._began_s, now_s)
         self._settles = now_s - self._began_s < SETTLES_S
         self._look_at_schedule(board, now_s)
@@ -139,7 +139,7 @@ class EventLine:
         self._schedule, self._routes = schedule, routes
 
     def _look_at_proofs(self, board: Board, now_s: float) -> None:
-        """The one event that tells of somebody who is not of the factory."""
+        """Append events about senders that are not part of the factory."""
         for name in _more(board.unproven, self._unproven, now_s):
             kind = "robot" if name in board.robots else "server" if name in board.servers else "schedule"
             why = f"{board.unproven[name]} in all are not by its certificate, or of another process"
@@ -188,10 +188,8 @@ class EventLine:
             self.add(WARNING, "robot", name, "stopped", row.stop_reason, cause="stopped", help=STOPPED)
 
     def _held(self, name: str, row: RobotRow, seen: _Seen, *, already: bool) -> None:
-        """From status to status: a period or two at the begin of an episode are none of anybody's business.
-
-        already: this look has told of it why.
-        """
+        """Append the beginning or end of a hold. A period or two at the beginning of an episode are normal.
+        already: this observation has reported its reason already."""
         more = row.held_ticks > seen.counted
         if more and not seen.holds:
             seen.held_at = seen.counted
@@ -219,10 +217,10 @@ class EventLine:
             self._refused("server", name, row.refused, seen, now_s)
         seen.words, seen.counted, seen.refused = (row.state,), row.served, row.refused
 
-    # --- both ---
+    # --- robots and servers ---
 
     def _presence(self, kind: str, name: str, seen: _Seen, stale: bool, why: str, *, left: bool = False) -> bool:
-        """Whether it has just come or gone. left: nobody expects it any more."""
+        """Append the arrival or loss of a process and return whether there was one. left: it is no longer expected."""
         if stale == seen.stale:
             return False
         if left:
@@ -243,7 +241,7 @@ class EventLine:
 
 
 def _more(counts: dict[str, int], seen: _Seen, now_s: float) -> list[str]:
-    """Reasons of which there are more than at the last look, each once in `REFUSED_PERIOD_S`."""
+    """Return the reasons whose counts have grown since the last observation, each once in `REFUSED_PERIOD_S`."""
     if counts == seen.refused:
         return []
     for reason in seen.told_s.keys() - counts.keys():
@@ -258,7 +256,7 @@ def _more(counts: dict[str, int], seen: _Seen, now_s: float) -> list[str]:
 
 
 def _changes(before: dict[tuple[str, str], Route], after: dict[tuple[str, str], Route]) -> str:
-    """From one schedule to the next, for people."""
+    """Return the changes between two schedules as text."""
     robots = [{robot for robot, _ in routes} for routes in (before, after)]
     parts = [
         f"{word} {_few(sorted(names))}"

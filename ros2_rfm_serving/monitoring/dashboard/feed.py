@@ -1,5 +1,5 @@
-"""What changed, to every page that is open. A page that takes too slowly misses frames and then gets everything at once; nothing
-piles up for it."""
+"""Stream of changes to every open page. A page that reads too slowly misses frames and then gets the full state; nothing
+accumulates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ros2_rfm_serving.monitoring.dashboard.history import History
 from ros2_rfm_serving.monitoring.dashboard.refusing import RecentRefusals
 
 PERIOD_S = 0.5
-"""Of the frames; robots and servers speak as often."""
+"""Period of the frames; robots and servers publish at the same rate."""
 MAX_PAGES = 64
 BEHIND = 8
-"""Frames that a page may be behind."""
+"""Maximum number of frames that a page may be behind."""
 SAY_SOMETHING_S = 5.0
-"""A page that hears nothing for longer asks anew."""
+"""Maximum time between frames; a page that receives nothing for longer reconnects."""
 
 
 class Page:
@@ -29,10 +29,10 @@ class Page:
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND)
-        """None: it is over."""
+        """Queued frames; None: end of the stream."""
         self.missed = 0
         self.is_behind = True
-        """The next frame that it takes has everything."""
+        """The next frame has the full state."""
 
     def offer(self, frame: bytes | None) -> None:
         if self.is_behind and frame is not None:
@@ -44,7 +44,7 @@ class Page:
             while not self.frames.empty():
                 self.frames.get_nowait()
             self.is_behind = frame is not None
-            self.frames.put_nowait(frame)  # whatever it is, it wakes the page
+            self.frames.put_nowait(frame)  # any frame wakes the page
 
 
 class Feed:
@@ -58,7 +58,7 @@ class Feed:
         self._over = False
 
     def tick(self, now_s: float, time_s: float) -> None:
-        """Every `PERIOD_S`; now_s: on the board's clock."""
+        """Update the pages; it is called every `PERIOD_S`. now_s: board's clock."""
         self.events.look(self.board, now_s, time_s)
         self.refusals.sample(self.board, now_s)
         if now_s - self._sampled_s > SAMPLE_PERIOD_S - PERIOD_S / 2:
@@ -81,7 +81,8 @@ class Feed:
         return len(self._pages) >= MAX_PAGES or self._over
 
     async def frames(self, now_s: float, time_s: float) -> AsyncIterator[bytes]:
-        """For one page, until it leaves or all is over. Whoever is on a page was looked at: its going is an event."""
+        """Yield the frames of one page until it leaves or the feed ends. Processes on an open page were observed, so that their
+        loss is an event."""
         if not self._view:
             self.events.look(self.board, now_s, time_s)
             self._view, self._told, self._sent_s = views.fleet(self.board, now_s, self.refusals), self.events.last, now_s
@@ -107,7 +108,7 @@ class Feed:
 
 
 def _frame(kind: str, view: views.View, events: list[Event]) -> bytes:
-    """As server-sent events are written."""
+    """Return a frame as a server-sent event."""
     return f"event: {kind}\ndata: {packed({**view, 'events': events}).decode()}\n\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""The last minutes of every robot and server, once a second, from what they count themselves: nothing is asked of them for it."""
+"""History of every robot and server over the last minutes, once a second, from their own counters; it causes no extra requests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from ros2_rfm_serving.types.histogram import Histogram
 PERIOD_S = 1.0
 KEPT_S = 300.0
 RATE_WINDOW_S = 10.0
-"""Over which answers per second are counted."""
+"""Window over which answers per second are counted."""
 ROBOT_COLUMNS = ("round_trip_s", "queue_s", "inference_s", "staleness_s", "actions_hz", "queue_depth")
-"""`round_trip_s`: mean of System 1's answers since the sample before; `queue_s`, `inference_s`: of all replies of its server."""
+"""`round_trip_s`: mean of System 1's answers since the sample before; `queue_s`, `inference_s`: means of all replies of its
+server."""
 SERVER_COLUMNS = ("p50_s", "p99_s", "load", "rate_hz", "waiting", "batch", "queue_s", "inference_s")
 NAN = math.nan
 
 
 class Ring:
-    """The newest rows of numbers."""
+    """Ring buffer of rows of numbers."""
 
     def __init__(self, columns: int) -> None:
         self._rows = np.full((int(KEPT_S / PERIOD_S), 1 + columns), NAN, np.float64)
@@ -34,7 +35,7 @@ class Ring:
         self._added += 1
 
     def columns(self, now_s: float) -> list[list[float | None]]:
-        """First how long ago, s, negative; None: there was no figure."""
+        """Return the columns. The first is the age, s, negative; None: there was no figure."""
         begin = self._added % len(self._rows)
         rows = np.concatenate([self._rows[begin:], self._rows[:begin]]) if self._added >= len(self._rows) else self._rows[:begin]
         rows = rows - np.array([now_s, *[0.0] * (rows.shape[1] - 1)])
@@ -42,13 +43,13 @@ class Ring:
 
 
 class Mean:
-    """Of what a histogram counted since it was last asked."""
+    """Mean of the values that a histogram counted since the last step."""
 
     def __init__(self) -> None:
         self._count, self._sum = 0, 0.0
 
     def step(self, histogram: Histogram | None) -> float:
-        """NaN: nothing; also after its process began anew."""
+        """Return the mean; NaN: there are no values, or the process was restarted."""
         if histogram is None:
             return NAN
         count, total = sum(histogram.counts), histogram.sum
@@ -59,14 +60,14 @@ class Mean:
 
 
 class Rate:
-    """Of a counter that is read now and then."""
+    """Rate of a counter that is read at intervals."""
 
     def __init__(self) -> None:
         self._read: deque[tuple[float, int]] = deque()
 
     def read(self, seen_s: float, count: int) -> None:
-        """seen_s: when its owner said so."""
-        if self._read and count < self._read[-1][1]:  # its owner began anew
+        """Add a reading. seen_s: time of the status with it."""
+        if self._read and count < self._read[-1][1]:  # its owner was restarted
             self._read.clear()
         if not self._read or seen_s > self._read[-1][0]:
             self._read.append((seen_s, count))
@@ -75,7 +76,7 @@ class Rate:
 
     @property
     def per_s(self) -> float:
-        """NaN: not known."""
+        """Return the rate; NaN: unknown."""
         (begin_s, begin), (end_s, end) = (self._read[0], self._read[-1]) if self._read else ((0.0, 0), (0.0, 0))
         return (end - begin) / (end_s - begin_s) if end_s > begin_s else NAN
 
@@ -91,7 +92,7 @@ class _Server:
         self.ring, self.seen_s = Ring(len(SERVER_COLUMNS)), -math.inf
         self.queue, self.inference = Mean(), Mean()
         self.newest = (NAN, NAN)
-        """Mean queue wait and inference."""
+        """Mean queue wait and inference, s."""
 
 
 class History:
@@ -100,7 +101,7 @@ class History:
         self._servers: dict[str, _Server] = {}
 
     def sample(self, board: Board, now_s: float) -> None:
-        """Whoever said nothing since the last sample has a gap: no figure is repeated."""
+        """Append a row per process. A process without a new status gets a gap, because no figure is repeated."""
         for name, server in board.servers.items():
             self._sample_server(self._servers.setdefault(name, _Server()), server, now_s)
         for name, robot in board.robots.items():
@@ -134,7 +135,7 @@ class History:
         kept.ring.add(now_s, (round_trip_s, queue_s, inference_s, row.staleness_s, row.action_rate_hz, row.queue_depth))
 
     def rate_hz(self, robot: str, component: str) -> float:
-        """Answers of a component per second, over the last `RATE_WINDOW_S`; NaN: not known."""
+        """Return the answers of a component per second over the last `RATE_WINDOW_S`; NaN: unknown."""
         kept = self._robots.get(robot)
         rate = kept.rates.get(component) if kept else None
         return rate.per_s if rate else NAN

@@ -1,4 +1,4 @@
-"""What robots and servers have refused in the last seconds, read off their counters."""
+"""Recent refusals of robots and servers, derived from their counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ros2_rfm_serving.monitoring.explanations import explanation
 
 RECENT_S = 10.0
 MOST = 3
-"""Reasons that are shown for one robot or server."""
+"""Maximum number of reasons that are shown for one robot or server."""
 
 
 class RecentRefusals:
@@ -17,7 +17,7 @@ class RecentRefusals:
         self._at_s: dict[str, dict[str, float]] = {}
 
     def sample(self, board: Board, now_s: float) -> None:
-        """Note which counters have grown since the last sample."""
+        """Record which counters have grown since the last sample."""
         rows: dict[str, RobotRow | ServerRow] = {**board.robots, **board.servers}
         for name, row in rows.items():
             before = self._counts.get(name)
@@ -30,7 +30,7 @@ class RecentRefusals:
             self._at_s.pop(name, None)
 
     def of(self, name: str, now_s: float) -> list[dict[str, str]]:
-        """Return what may be in its way, the newest reasons first: the counter's name and what it means."""
+        """Return possible obstacles of a process, the newest reasons first: the counter's name and its meaning."""
         noted = self._at_s.get(name, {}).items()
         recent = {reason: at_s for reason, at_s in noted if now_s - at_s <= RECENT_S and not _settles(reason)}
         newest = sorted(recent, key=lambda reason: -recent[reason])[:MOST]
@@ -38,5 +38,5 @@ class RecentRefusals:
 
 
 def _settles(reason: str) -> bool:
-    """Return whether a reset, a restart or a new schedule brings such refusals by itself."""
+    """Return whether such refusals occur at a reset, a restart or a new schedule, and need no action."""
     return reason in COUNTERS and COUNTERS[reason].settles

@@ -1,4 +1,4 @@
-"""The page on a port, on a thread of its own."""
+"""Server of the page on a port, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def is_loopback(address: str) -> bool:
 
 @contextmanager
 def serving(dashboard: Dashboard, address: str, port: int, tls: ServerTls | None = None) -> Iterator[str]:
-    """Serves the page until the end; gives its URL. port 0: any.
-
-    Raises: `ConfigurationError` when the port cannot be had.
-    """
+    """Serve the page until the context ends; yield its URL. port: 0 chooses any.
+    Raises: `ConfigurationError` when the port cannot be opened."""
     door = _listen(address, port)
     hosts = [*LOOPBACK, "[::1]", address] if is_loopback(address) else ["*"]
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
@@ -40,7 +38,7 @@ def serving(dashboard: Dashboard, address: str, port: int, tls: ServerTls | None
         lifespan="on",
         server_header=False,
         http=type("Met", (Connection,), {"step": door}),
-        proxy_headers=False,  # anybody on this machine could claim any address, a new one for each guess of a token
+        proxy_headers=False,  # otherwise a local client could claim a new address for each guess of a token
         timeout_graceful_shutdown=int(ENDS_WITHIN_S),
         ws="none",
     )
@@ -61,7 +59,7 @@ def serving(dashboard: Dashboard, address: str, port: int, tls: ServerTls | None
 
 
 class _Server(uvicorn.Server):
-    """Lets go of the pages that are open before it waits for them."""
+    """Server that ends the streams of open pages before it waits for them."""
 
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
         super().__init__(config)

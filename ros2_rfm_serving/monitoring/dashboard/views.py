@@ -1,4 +1,4 @@
-"""What the page shows, as plain data for JSON: figures as the graph tells them, none of somebody who is silent."""
+"""Contents of the page as plain data for JSON: figures as received, and no figures of silent processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CHARACTERS = 300
 
 
 def fleet(board: Board, now_s: float, refusals: RecentRefusals | None = None) -> View:
-    """Everything that changes while one looks at the fleet. refusals: what was refused lately; None: not known."""
+    """Return everything on the fleet page that changes. refusals: recent refusals; None: unknown."""
     slos_s, users, classes = _slos(board), _users(board), {route.robot: route.task for route in board.routes}
     recent = refusals or RecentRefusals()
     robots = {
@@ -57,7 +57,7 @@ def schedule(board: Board, now_s: float) -> View:
 
 
 def robot(board: Board, name: str, row: RobotRow, task: str, now_s: float) -> View:
-    """task: class of the descriptor, as the schedule has it; empty: it has none."""
+    """Return the figures of a robot. task: class in the descriptor, from the schedule; empty: it has none."""
     episodes, stale, left = board.episodes(name), row.is_stale(now_s), board.has_left(name, now_s)
     shown = activity(row, now_s, left=left)
     known: View = {
@@ -124,7 +124,7 @@ def server(row: ServerRow, now_s: float) -> View:
 
 
 def tasks(robots: dict[str, View]) -> dict[str, View]:
-    """By task, as far as somebody scores the robots' episodes."""
+    """Return the figures by task, as far as robots' episodes are scored."""
     total: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for one in robots.values():
         for i, more in enumerate((1, one["episodes"], one["successes"])):
@@ -133,7 +133,7 @@ def tasks(robots: dict[str, View]) -> dict[str, View]:
 
 
 def routes(board: Board, history: History, now_s: float) -> list[View]:
-    """Who asks whom, planned and real."""
+    """Return the planned and actual routes of requests."""
     return [_route(board, history, route, now_s) for route in board.routes]
 
 
@@ -158,7 +158,7 @@ def robot_page(board: Board, history: History, name: str, now_s: float) -> View:
 
 
 def refused_in_words(counts: dict[str, int]) -> list[View]:
-    """The largest count first."""
+    """Return the explained refusals, largest count first."""
     ordered = sorted(counts.items(), key=lambda counted: -counted[1])
     return [{"reason": reason, "count": count, **explanation(reason)._asdict()} for reason, count in ordered]
 
@@ -176,7 +176,7 @@ def server_page(board: Board, history: History, name: str, now_s: float) -> View
 
 
 def difference(before: View, after: View) -> View:
-    """What to merge into `before`, level by level, to get `after`; None: it is not there any more."""
+    """Return the entries to merge into `before`, level by level, to get `after`; None: the entry is removed."""
     changed: View = {key: None for key in before if key not in after}
     for key, value in after.items():
         old = before.get(key)
@@ -223,7 +223,7 @@ def _task(robots: int, episodes: int, successes: int) -> View:
 
 
 def _slos(board: Board) -> dict[str, float]:
-    """The tightest of those who ask a server, s."""
+    """Return the tightest SLO of the routes to each server, s."""
     found: dict[str, float] = {}
     for route in board.routes:
         if route.slo_s > 0:
@@ -232,7 +232,7 @@ def _slos(board: Board) -> dict[str, float]:
 
 
 def _users(board: Board) -> dict[str, int]:
-    """Server -> robots that ask it."""
+    """Return server -> number of robots that use it."""
     found: dict[str, set[str]] = defaultdict(set)
     for route in board.routes:
         found[route.server].add(route.robot)
@@ -248,15 +248,15 @@ def _planned(board: Board, name: str) -> View:
 
 
 def _words(words: str) -> str:
-    """Of others, who may write as much as a message holds."""
+    """Return a text of another process, limited in length, because a message may hold any amount."""
     return words[:MAX_CHARACTERS]
 
 
 def _silent_s(silent_s: float) -> int | None:
-    """None: it was never heard."""
+    """Return whole seconds; None: nothing was ever received."""
     return int(silent_s) if math.isfinite(silent_s) else None
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN and no infinity; of the wire's float32 six digits are true."""
+    """Return a number for JSON, which has no NaN and no infinity, with the six digits that the wire's float32 provides."""
     return float(f"{value:.6g}") if math.isfinite(value) else None

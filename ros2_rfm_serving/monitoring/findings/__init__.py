@@ -1,1 +1,1 @@
-"""Why a factory does not do as it should: what was seen of it for a few seconds, and the causes that speak from it."""
+"""Diagnosis of a factory: observations of a few seconds, and the causes of problems that they show."""

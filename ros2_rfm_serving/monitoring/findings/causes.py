@@ -1,4 +1,4 @@
-"""Every cause, in the order in which they are reported: the graver first, and of equally grave ones what others follow from."""
+"""All causes in the order of the report: the most severe first, and among equally severe ones a cause before its consequences."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ros2_rfm_serving.monitoring.findings.look import SCHEDULER, Look
 
 class Severity(enum.IntEnum):
     STOPS = 0
-    """Robots stand, or may follow somebody else's schedule."""
+    """Robots stand still, or may follow another factory's schedule."""
     SLOWS = 1
     """Robots move, and answers come late."""
     WARNS = 2
-    """Robots work; something else does not, or will not for long."""
+    """Robots work; something else does not, or will fail soon."""
     NOTES = 3
-    """All works as it was asked to; it may not be what was meant."""
+    """Everything works as configured, which may not be intended."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Cause:
     severity: Severity
     rule: Rule
     explains: tuple[str, ...] = ()
-    """Causes that only follow from this one: at the same robot or server, or at a robot that asks this server."""
+    """Causes that are consequences of this one: at the same robot or server, or at a robot that uses this server."""
 
 
 REPORTED = "reported trouble"
@@ -92,12 +92,12 @@ NOTE_NAMES = frozenset(cause.name for cause in CAUSES if cause.severity is NOTES
 
 
 def is_trouble(finding: Finding) -> bool:
-    """Return whether something is wrong, and not only worth a note."""
+    """Return whether a finding is a problem, and not only a note."""
     return finding.cause not in NOTE_NAMES
 
 
 def findings(look: Look) -> list[Finding]:
-    """Return what the look speaks for, the graver first; none: nothing is wrong."""
+    """Return the findings of an observation, most severe first; empty: there is no problem."""
     found = {cause: list(cause.rule(look)) for cause in CAUSES}
     told: list[Finding] = []
     for cause, of_it in found.items():
@@ -107,10 +107,10 @@ def findings(look: Look) -> list[Finding]:
 
 
 def _reaches(look: Look, finding: Finding, other: Finding) -> bool:
-    """Whether a finding can be the reason of another one, by where they are.
+    """Return whether a finding can be the reason of another one, by their places.
 
-    What is wrong with a robot has consequences there alone; with a server, at its robots too. The scheduler reports what it does
-    without a server, and a server what it does without the scheduler.
+    A problem of a robot has consequences only there; one of a server has them also at its robots. The scheduler reports that it
+    works without a server, and a server reports that it works without the scheduler.
     """
     places = (finding.about, *finding.concerns)
     if finding.about == FACTORY or other.about in places:

@@ -1,4 +1,4 @@
-"""A cause that a look speaks for."""
+"""Finding: a cause that an observation supports."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from ros2_rfm_serving.monitoring.findings.look import Look
 
 FACTORY = ""
-"""`about` of what concerns everybody."""
+"""Value of `about` for the whole factory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     cause: str
-    """As headed in docs/runbook.md."""
+    """Heading in docs/runbook.md."""
     about: str
-    """A robot or a server."""
+    """Name of a robot or a server."""
     evidence: tuple[str, ...]
-    """What was seen, with figures."""
+    """Observations with figures."""
     mend: str
     concerns: tuple[str, ...] = ()
-    """Robots and servers beside that one."""
+    """Further robots and servers that are affected."""
     can_follow: bool = True
-    """False: it is reported beside every other cause, since none can be its reason."""
+    """Another cause may be the reason of this finding; if False, it is reported beside every other cause."""
 
 
 Rule = Callable[[Look], Iterable[Finding]]

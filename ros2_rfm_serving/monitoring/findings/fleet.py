@@ -1,4 +1,5 @@
-"""Causes that concern everybody: the scheduler, clocks, and two factories that share a ROS domain; and what no other cause has."""
+"""Causes that concern the whole fleet: the scheduler, clocks, two factories in one ROS domain, and reported problems without a
+rule."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from ros2_rfm_serving.types.names import DISPUTED, LOST
 from ros2_rfm_serving.types.process_problems import LOG_DISK_SILENT
 
 OWN_PROBLEMS = ("descriptor", "name", "zenoh")
-"""Parts of a node that report something of their own: trouble elsewhere is not the reason."""
+"""Parts of a node that report their own problems, which have no reason elsewhere."""
 REPEATED = 2
-"""A scheduler that was heard so often lives; what was heard once may be over, or late."""
+"""Number of messages from which a scheduler counts as running; a single one may be old or late."""
 APART_S = 1.0
-"""Clocks of two machines that a time service keeps differ by far less."""
+"""Clock difference that is reported; the clocks of two machines with a time service differ by far less."""
 
 
 def two_factories(look: Look) -> Iterator[Finding]:
@@ -84,7 +85,7 @@ def clock_step(look: Look) -> Iterator[Finding]:
 
 
 def _stepped(look: Look) -> Iterator[str]:
-    """Yield the steps that processes noticed themselves."""
+    """Yield the clock steps that processes noticed themselves."""
     by_owner = {said.owner: said for said in look.diagnosed if "clock_step_s" in said.values}
     for owner, said in sorted(by_owner.items()):
         step_s, age_s = said.number("clock_step_s"), said.number("clock_step_age_s")
@@ -93,7 +94,7 @@ def _stepped(look: Look) -> Iterator[str]:
 
 
 def _apart(look: Look) -> Iterator[str]:
-    """Yield the processes whose stamps are of another time than this machine's: by the one that came with the least delay."""
+    """Yield the processes whose stamps differ from this machine's clock, judged by the stamp with the least delay."""
     for owner, apart_s in sorted(look.clocks_s.items()):
         known = [one for one in apart_s if math.isfinite(one)]
         if len(known) >= REPEATED and abs(max(known)) > APART_S:
@@ -101,7 +102,7 @@ def _apart(look: Look) -> Iterator[str]:
 
 
 def reported(look: Look) -> Iterator[Finding]:
-    """Yield what a part reports of itself all the time."""
+    """Yield the problems that a part reports in all of its statuses."""
     mend = "the message names the problem; the log has more, and `rfm status` has the figures"
     are_two = any(two_factories(look))
     for said in look.diagnoses.values():

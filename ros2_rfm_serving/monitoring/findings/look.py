@@ -1,4 +1,4 @@
-"""What was seen of a factory for a few seconds: every word of every robot, server and scheduler, in the order in which it came."""
+"""Observation of a factory for a few seconds: every message of each robot, server and scheduler, in order of arrival."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Diagnosis:
     """One status of `/diagnostics`."""
 
     name: str
-    """As `arm_1: robot`."""
+    """Name such as `arm_1: robot`."""
     level: int = OK
     message: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     process_problems: Mapping[str, str] = field(default_factory=dict)
-    """Kind -> text: those of the process, which all its statuses carry; neither level nor message counts them."""
+    """Kind -> text of the problems of the process, which all its statuses carry; level and message do not include them."""
     heard_s: float = math.nan
-    """When it came."""
+    """Time of arrival."""
 
     @staticmethod
     def of(name: str, level: int, message: str, values: Mapping[str, str], heard_s: float) -> Diagnosis:
-        """Return a status as `/diagnostics` has it."""
+        """Return a status from its fields in `/diagnostics`."""
         status = process_problems.separated(level, message, values)
         return Diagnosis(
             name=name,
@@ -51,11 +51,11 @@ class Diagnosis:
 
     @property
     def part(self) -> str:
-        """Part of the owner: `robot` of `arm_1: robot`."""
+        """Return the part of the owner: `robot` of `arm_1: robot`."""
         return self.name.rpartition(": ")[2]
 
     def number(self, key: str) -> float:
-        """NaN: there is none."""
+        """Return a value as a number; NaN: there is none."""
         try:
             return float(self.values.get(key, "nan"))
         except ValueError:
@@ -66,7 +66,7 @@ class Diagnosis:
         return {key.removeprefix(f"{prefix} "): text for key, text in self.values.items() if key.startswith(f"{prefix} ")}
 
     def named(self, prefix: str) -> dict[str, float]:
-        """ "front" -> 0.1 of the values that are called "<prefix> front"."""
+        """Return {"front": 0.1} of the values that are called "<prefix> front"."""
         return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
 
 
@@ -83,7 +83,7 @@ class HeardSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """That holds logs and recordings, on the machine that looks."""
+    """Disk with logs and recordings, on the observing machine."""
 
     folder: str
     size_bytes: int
@@ -92,24 +92,24 @@ class Disk:
 
 @dataclass(kw_only=True)
 class Look:
-    """Times are of the looker's monotonic clock, s."""
+    """Observation of a factory. Times are on the observer's monotonic clock, s."""
 
     begun_s: float
     ended_s: float
     robots: dict[str, list[RobotRow]] = field(default_factory=dict)
-    """What each said, oldest first; none: it is expected, and silent."""
+    """Statuses of each robot, oldest first; an expected robot that is silent has an empty list."""
     servers: dict[str, list[ServerRow]] = field(default_factory=dict)
     diagnoses: dict[str, list[Diagnosis]] = field(default_factory=dict)
-    """By name, oldest first."""
+    """Name -> statuses, oldest first."""
     expected_s: dict[str, float] = field(default_factory=dict)
-    """Since when each robot and server is listened to; none: from the beginning."""
+    """Time at which the observation of each robot and server began; a missing one is observed from the beginning."""
     schedules: list[HeardSchedule] = field(default_factory=list)
-    """Everybody's, oldest first."""
+    """Schedules of all schedulers, oldest first."""
     clocks_s: dict[str, list[float]] = field(default_factory=dict)
-    """How far the wall clock behind the stamps of each is ahead of the looker's, s; none: stamps are of a simulation."""
+    """Lead of the wall clock behind each process' stamps over the observer's, s; missing: stamps come from a simulation."""
     disk: Disk | None = None
     doubts: list[str] = field(default_factory=list)
-    """What was seen without a proof where there are certificates, and what was refused for want of one."""
+    """Unverified data where there are certificates, and messages that were refused for lack of a valid signature."""
 
     @property
     def seconds(self) -> float:
@@ -117,12 +117,12 @@ class Look:
 
     @property
     def schedule(self) -> HeardSchedule | None:
-        """The newest."""
+        """Return the newest schedule."""
         return self.schedules[-1] if self.schedules else None
 
     @cached_property
     def current_schedules(self) -> list[Schedule]:
-        """The newest schedule of each scheduler that no other one succeeded: several, where two factories share the domain."""
+        """Return the newest schedule of each scheduler that no other one succeeded; several, if two factories share the domain."""
         first_s: dict[int, float] = {}
         last: dict[int, HeardSchedule] = {}
         for one in self.schedules:
@@ -133,12 +133,12 @@ class Look:
 
     @property
     def routes(self) -> list[Route]:
-        """Routes of all current schedules."""
+        """Return the routes of all current schedules."""
         return [route for schedule in self.current_schedules for route in schedule.routes]
 
     @property
     def diagnosed(self) -> Iterator[Diagnosis]:
-        """The last word of each status."""
+        """Return the newest diagnosis of each name."""
         return (said[-1] for said in self.diagnoses.values())
 
     def diagnosis(self, name: str) -> Diagnosis | None:
@@ -147,20 +147,19 @@ class Look:
 
     @property
     def lost_servers(self) -> list[str]:
-        """Servers that the scheduler plans without, by its newest diagnosis: neither a schedule nor a topic names them any more."""
+        """Return the servers that the scheduler excludes, by its newest diagnosis. Neither schedules nor topics name them any
+        more."""
         said = self.diagnosis(f"{SCHEDULER}: servers")
         return [name for name in said.values.get("lost", "").split(", ") if name] if said else []
 
     def silent_s(self, name: str, rows: Sequence[RobotRow] | Sequence[ServerRow]) -> float:
-        """Since the last word of a robot or server; all the look, where there was none."""
+        """Return the time since the last status of a robot or server; without one, the time of its observation."""
         return self.ended_s - (rows[-1].seen_s if rows else max(self.begun_s, self.expected_s.get(name, self.begun_s)))
 
     @cached_property
     def asked(self) -> dict[str, set[str]]:
-        """Robot -> servers, by all of its statuses and all schedules of the look: the one after a loss has no route to it.
-
-        A robot without a route waits for the servers that are not in the schedule, or silent.
-        """
+        """Return robot -> servers, from all of its statuses and all schedules of the observation: the schedule after a loss has no
+        route to the lost server. A robot without a route waits for the servers that are silent or not in the schedule."""
         found = {robot: {row.server for row in rows} - {""} for robot, rows in self.robots.items()}
         schedules = {(one.schedule.scheduler, one.schedule.epoch): one.schedule for one in self.schedules}
         for schedule in schedules.values():
@@ -181,23 +180,24 @@ class Look:
         return [robot for robot in self.robots if server in self.servers_of(robot)]
 
     def are_related(self, one: str, other: str) -> bool:
-        """The same, or a robot and a server that it asks, or the scheduler and any server: it says what it does without one."""
+        """Return whether two names are equal, a robot and a server that it uses, or the scheduler and a server: the scheduler
+        reports that it works without a server."""
         of_scheduler = SCHEDULER in (one, other) and not self.servers.keys().isdisjoint((one, other))
         return one == other or one in self.servers_of(other) or other in self.servers_of(one) or of_scheduler
 
 
 MAX_SAMPLES = 120
-"""Statuses of one process that are kept: one or two minutes of them, and of a longer observation fewer per minute."""
+"""Maximum kept statuses of one process: one or two minutes of them, and fewer per minute of a longer observation."""
 NEWEST = 8
-"""Statuses that are always kept; rules read the last few."""
+"""Number of newest statuses that are always kept; rules read the last few."""
 Sample = TypeVar("Sample", RobotRow, ServerRow, Diagnosis)
 
 
 def append_sample(samples: list[Sample], newest: Sample) -> None:
-    """Append a status, and remove every second one that shows no change where there are too many.
+    """Append a status; if there are too many, remove every second one that shows no change.
 
     An observation may last an hour, and a large fleet reports a thousand statuses a second. The first one, the newest ones and
-    those beside a change are kept, so that counters, restarts and what was reported only once are still found.
+    those beside a change are kept, so that counters, restarts and single reports are still found.
     """
     samples.append(newest)
     if len(samples) <= MAX_SAMPLES or len(samples) % (MAX_SAMPLES // 2):
@@ -212,7 +212,7 @@ def append_sample(samples: list[Sample], newest: Sample) -> None:
 
 
 def _change(sample: RobotRow | ServerRow | Diagnosis) -> tuple[tuple[object, ...], float]:
-    """Return what rules look for in any of the statuses, and a counter, which falls where a process was started again."""
+    """Return the values that rules search in all statuses, and a counter that falls when a process is restarted."""
     if isinstance(sample, Diagnosis):
         return (sample.level, sample.values.get("claim"), *sample.process_problems), 0.0
     if isinstance(sample, ServerRow):
@@ -225,7 +225,7 @@ def _has_changed(before: tuple[tuple[object, ...], float], after: tuple[tuple[ob
 
 
 def grown(rows: Sequence[Row], count: Callable[[Row], float]) -> float:
-    """By how much a counter has; a process that was started again counts from zero."""
+    """Return the increase of a counter; a restarted process counts from zero."""
     return sum(after - before if after >= before else after for before, after in pairwise(map(count, rows)))
 
 
@@ -234,22 +234,22 @@ def refused(*reasons: str) -> Callable[[RobotRow | ServerRow], float]:
 
 
 def answers(count: Callable[[ComponentRow], float]) -> Callable[[RobotRow], float]:
-    """Of all components of a robot."""
+    """Return a function that sums a count over all components of a robot."""
     return lambda row: sum(map(count, row.components.values()))
 
 
 def _all(histograms: Histograms, name: str) -> tuple[float, float]:
-    """(how many, their sum) of all components."""
+    """Return (number of values, their sum) of all components."""
     found = list(histograms.get(name, {}).values())
     return float(sum(sum(one.counts) for one in found)), sum(one.sum for one in found)
 
 
 def number(rows: Sequence[Row], name: str) -> float:
-    """Of values that a histogram has got meanwhile."""
+    """Return how many values a histogram has received during the observation."""
     return grown(rows, lambda row: _all(row.histograms, name)[0])
 
 
 def mean(rows: Sequence[Row], name: str) -> float:
-    """Of those values; NaN: there were none."""
+    """Return the mean of those values; NaN: there were none."""
     count = number(rows, name)
     return grown(rows, lambda row: _all(row.histograms, name)[1]) / count if count else math.nan

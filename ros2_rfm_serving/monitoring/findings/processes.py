@@ -1,4 +1,4 @@
-"""Causes that lie with a process and its machine: disks, certificates, and the recorder."""
+"""Causes in a process and its machine: disks, certificates, and the recorder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ros2_rfm_serving.monitoring.findings.look import OK, RECORDER, Diagnosis, L
 from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING, LOG_DISK_FULL
 
 FULL, FULL_BYTES = 0.05, 10 * 2**30
-"""A disk with less left than this share of it, and this."""
+"""Free share and free bytes of a disk; a disk with less than both counts as full."""
 NO_SPACE = os.strerror(errno.ENOSPC)
 NAMED = 3
-"""Owners of one process that a line names; a process may have many robots."""
+"""Maximum owners of one process in a line; a process may have many robots."""
 SILENT_AFTER_S = 3.5
-"""Of a process that reports to `/diagnostics` every second."""
+"""Silence after which a process counts as gone; it reports to `/diagnostics` every second."""
 RECORDING = f"{RECORDER}: recording"
 
 
 def owners_of(look: Look, kind: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each text of this kind of process problem, and whose statuses carry it."""
+    """Yield each text of this kind of process problem with the owners of the statuses that carry it."""
     owners: dict[str, dict[str, None]] = {}
     for said in look.diagnosed:
         if kind in said.process_problems:
@@ -31,13 +31,13 @@ def owners_of(look: Look, kind: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def report_of(owners: tuple[str, ...]) -> str:
-    """Return how a line about them begins, as "arm_1, arm_2 report"."""
+    """Return the beginning of a line about the owners, such as "arm_1, arm_2 report"."""
     more = f" and {len(owners) - NAMED} more" if len(owners) > NAMED else ""
     return ", ".join(owners[:NAMED]) + more + (" reports" if len(owners) == 1 else " report")
 
 
 def full_disk(look: Look) -> Iterator[Finding]:
-    """Yield the disk of the machine that looks, and those of any machine whose processes report it."""
+    """Yield the full disk of the observing machine, and those that processes of any machine report."""
     disk, evidence = look.disk, [f"{said.name} reports: {said.message}" for said in look.diagnosed if NO_SPACE in said.message]
     evidence += [f"{report_of(owners)}: {problem}" for problem, owners in owners_of(look, LOG_DISK_FULL)]
     if disk and disk.free_bytes < min(FULL * disk.size_bytes, FULL_BYTES):
@@ -66,8 +66,8 @@ def _certificates(look: Look, cause: str, kind: str) -> Iterator[Finding]:
 
 
 def incomplete_recording(look: Look) -> Iterator[Finding]:
-    """Yield what recorders report of what they lost, and a recorder that went silent during the look."""
-    newest = {said.values.get("folder", ""): said for said in look.diagnoses.get(RECORDING, [])}  # of several, each has its own
+    """Yield the losses that recorders report, and a recorder that became silent during the observation."""
+    newest = {said.values.get("folder", ""): said for said in look.diagnoses.get(RECORDING, [])}  # one folder per recorder
     if evidence := [line for said in newest.values() for line in _incomplete(look, said)]:
         yield Finding(
             cause="incomplete recording",

@@ -1,4 +1,4 @@
-"""Refused messages: which counters of refusal grow, with what each means and what mends it."""
+"""Refused messages: growing refusal counters, each with its meaning and fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOOR_PREFIX = "refused_"
 
 
 def refused_messages(look: Look) -> Iterator[Finding]:
-    """Yield the counters that grew during the look, each with its last reason."""
+    """Yield the counters that grew during the observation, each with its last reason."""
     for owner, rows in look.robots.items():
         yield from _of_rows(ROBOT, owner, rows, look.diagnosis(f"{owner}: robot"))
     for owner, servers in look.servers.items():
@@ -36,7 +36,7 @@ def _of_door(said: Sequence[Diagnosis]) -> Iterator[Finding]:
 
 
 def _refusal(table: Table, owner: str, kind: str, more: float, last: str) -> Iterator[Finding]:
-    """more: refusals during the look. last: the reason of the last one."""
+    """Yield the finding of a counter. more: refusals during the observation. last: reason of the last one."""
     counter = table.get(kind, UNKNOWN)
     if counter.causes or not more >= counter.fewest:
         return

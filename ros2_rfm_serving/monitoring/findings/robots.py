@@ -1,4 +1,4 @@
-"""Causes that lie with a robot, or on the way to it."""
+"""Causes in a robot, or in its network."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ros2_rfm_serving.monitoring.findings.servers import late_answers
 from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
 
 DEAD_AFTER_S = 2.0
-"""Of a sensor; or twice what the robot takes, if that is longer."""
+"""Minimum age at which a sensor counts as dead; twice the robot's own limit if that is longer."""
 SLOWEST_S = 10.0
-"""Between two messages of a topic that counts as published."""
+"""Longest interval between two messages of a topic that counts as published."""
 DEAD_WORDS, LATE_WORDS = 3, 2
-"""Diagnoses, a second apart. A robot that is reset forgets its readings, and has none for a moment; one whose process was held up
-reports old ones once, before it takes in those that wait."""
+"""Numbers of diagnoses, a second apart, that have to agree. A robot that is reset forgets its readings, and has none for a moment.
+A robot whose process was held up reports old readings once, before it reads the waiting ones."""
 FEWEST_LOST, LOST = 3, 0.03
-"""Requests without an answer: number, and share."""
+"""Minimum number and share of requests without an answer."""
 FEWEST_LATE, LATE = 3, 0.05
-"""Answers beyond the SLO."""
+"""Minimum number and share of answers beyond the SLO."""
 RARE = 1.2
-"""Share of the age that a reading may have, by which messages of a sensor are further apart."""
+"""Ratio of a sensor's message interval to the maximum age of a reading above which its messages are too rare."""
 OLD = 0.1
-"""Share of a sensor's messages that are old when they come."""
+"""Minimum share of a sensor's messages that are old at arrival."""
 ON_THE_WAY = 0.5
-"""Of a round trip: more than this is the network's share, and not the server's."""
+"""Share of a round trip above which the network is the cause, and not the server."""
 
 
 def gone(look: Look) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def dead_joints(look: Look) -> Iterator[Finding]:
 
 
 def refused_readings(look: Look) -> Iterator[Finding]:
-    """Messages come, and the robot cannot use them."""
+    """Yield the sensors whose messages arrive and cannot be used."""
     for robot, said in _sensing(look):
         newest = said[-1]
         cameras = [camera for camera in newest.named("image_age_s") if _is_published(newest, camera)]
@@ -130,7 +130,7 @@ def _refused_so_far(sensor: str, num: float) -> Iterator[str]:
 
 
 def _topic_problems(said: Diagnosis, sensors: list[str]) -> Iterator[str]:
-    """Yield what the ROS graph shows of topics on which nothing comes."""
+    """Yield the problems that the ROS graph shows of topics without messages."""
     for sensor in sensors:
         if problem := said.values.get(f"topic_problem {sensor}"):
             yield problem
@@ -148,7 +148,7 @@ def _other_types(robot: str, newest: Diagnosis) -> Iterator[Finding]:
 
 
 def old_readings(look: Look) -> Iterator[Finding]:
-    """Messages come, and by their stamps all of them are old, or many are."""
+    """Yield the sensors whose messages arrive and are all or often old by their stamps, or too rare."""
     for robot, said in _sensing(look):
         newest = said[-1]
         for sensor in (*newest.named("image_age_s"), *(part for part, _ in _parts(newest))):
@@ -191,7 +191,7 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
 
 
 def _is_rare(said: list[Diagnosis], sensor: str) -> bool:
-    """Messages come, and less often than the robot needs readings."""
+    """Return whether messages arrive less often than the robot needs readings."""
     name = f"arrival_interval_s {sensor}"
     return len(said) == DEAD_WORDS and all(
         _is_published(one, sensor) and 0.0 < RARE * _limit_s(one) < one.number(name) <= SLOWEST_S for one in said
@@ -209,7 +209,7 @@ def _rare(robot: str, newest: Diagnosis, sensor: str) -> Finding:
 
 
 def _old_by_stamps(said: list[Diagnosis], sensor: str) -> str:
-    """Return how old the readings of a sensor are; empty: they are new."""
+    """Return the age of a sensor's readings as text; empty: they are new."""
     newest = said[-1]
     if _is_old(said, sensor):
         came_s, age_s = newest.number(f"arrival_age_s {sensor}"), newest.number(f"reading_age_s {sensor}")
@@ -221,7 +221,7 @@ def _old_by_stamps(said: list[Diagnosis], sensor: str) -> str:
 
 
 def _is_old(said: list[Diagnosis], sensor: str) -> bool:
-    """All that comes is old by its stamps, whenever the robot speaks."""
+    """Return whether the readings in all of the last diagnoses are old by their stamps."""
     limit_s = max(DEAD_AFTER_S, 2.0 * _limit_s(said[-1]))
     return len(said) >= LATE_WORDS and all(
         _is_published(one, sensor)
@@ -232,29 +232,30 @@ def _is_old(said: list[Diagnosis], sensor: str) -> bool:
 
 
 def _type_problem(said: Diagnosis, sensor: str) -> str:
-    """Return why nothing of a topic comes although it is published; empty: that is not known."""
+    """Return why no messages of a published topic arrive; empty: unknown."""
     return said.values.get(f"type_problem {sensor}", "")
 
 
 def _parts(said: Diagnosis) -> list[tuple[str, str]]:
-    """(part of the state, its topic); empty: the robot does not say."""
+    """Return (part of the state, its topic); empty: the robot does not report them."""
     return [(key.removeprefix("topic "), topic) for key, topic in said.values.items() if key.startswith("topic ")]
 
 
 def _is_published(said: Diagnosis, sensor: str) -> bool:
-    """Messages have come lately, for how often they come, whatever is in them."""
+    """Return whether messages have arrived recently relative to their usual interval, whatever they contain."""
     interval_s = said.number(f"arrival_interval_s {sensor}")
     usual_s = interval_s if interval_s <= SLOWEST_S else 0.0
     return said.number(f"arrival_age_s {sensor}") <= max(DEAD_AFTER_S, 2.0 * _limit_s(said), 2.0 * usual_s)
 
 
 def _has_ceased(said: Diagnosis, sensor: str) -> bool:
-    """Return whether the robot reports that it has received no message for a while. A reset forgets readings, and not this."""
+    """Return whether the robot reports that it has received no message for a while. A reset clears readings, but not this time."""
     return said.number(f"arrival_age_s {sensor}") > max(DEAD_AFTER_S, 2.0 * _limit_s(said)) and not _is_published(said, sensor)
 
 
 def _sensing(look: Look, *, while_reset: bool = False) -> Iterator[tuple[str, list[Diagnosis]]]:
-    """Yield each robot that reports, with its last diagnoses. while_reset: also those that are being reset, without readings."""
+    """Yield each robot that reports, with its last diagnoses. while_reset: include robots that are being reset, without
+    readings."""
     for robot, rows in look.robots.items():
         said = look.diagnoses.get(f"{robot}: robot", [])[-DEAD_WORDS:]
         is_reset = bool(rows) and _is_reset(look, robot) and not (said and said[-1].values.get("reset_problem"))
@@ -267,7 +268,7 @@ def _is_reset(look: Look, robot: str) -> bool:
 
 
 def _is_dead(said: list[Diagnosis], age: str) -> bool:
-    """Return whether the last `LATE_WORDS` say so; that none ever came is to be said by `DEAD_WORDS`."""
+    """Return whether the last `LATE_WORDS` diagnoses show a dead sensor; one that never had a reading needs `DEAD_WORDS`."""
     if math.isinf(said[-1].number(age)):
         return len(said) == DEAD_WORDS and all(math.isinf(one.number(age)) for one in said)
     late = said[-LATE_WORDS:]
@@ -279,7 +280,7 @@ def _limit_s(said: Diagnosis) -> float:
 
 
 def _age(said: Diagnosis, age_s: float, *sensors: str) -> str:
-    """Return how old a reading is. A reset forgets it; then it is as old as the last message."""
+    """Return the age of a reading as text. A reset clears the reading; then the age is that of the last message."""
     age_s = min([age_s, *(came_s for sensor in sensors if math.isfinite(came_s := said.number(f"arrival_age_s {sensor}")))])
     return "missing: none was ever received" if math.isinf(age_s) else f"{age_s:.1f} s old"
 
@@ -304,7 +305,7 @@ def lossy_network(look: Look) -> Iterator[Finding]:
 
 
 def _lost(look: Look, robot: str, rows: list[RobotRow]) -> float:
-    """Requests that nobody answered, as far as that is not their server's doing: newer ones did not replace them."""
+    """Return the unanswered requests that are not explained by the server, where newer ones did not replace them."""
     asked = grown(rows, answers(lambda one: one.in_time + one.late))
     came = number(rows, "round_trip_s") + grown(rows, refused("late_or_duplicate", "stale_episode", "stale_epoch"))
     replaced = sum(grown(look.servers.get(server, []), lambda row: row.superseded) for server in look.servers_of(robot))
@@ -312,7 +313,7 @@ def _lost(look: Look, robot: str, rows: list[RobotRow]) -> float:
 
 
 def _on_the_way_s(look: Look, robot: str, rows: list[RobotRow]) -> float:
-    """Of a round trip, on average; NaN: not known."""
+    """Return the mean network time of a round trip; NaN: unknown."""
     there = [look.servers.get(server, []) for server in look.servers_of(robot)]
     inside = [mean(server, "queue_wait_s") + mean(server, "inference_s") for server in there]
     return max(0.0, mean(rows, "round_trip_s") - max(inside, default=math.nan))
@@ -331,5 +332,5 @@ def waits_for_a_person(look: Look) -> Iterator[Finding]:
 
 
 def _call(robot: str, verb: str) -> str:
-    """What a person types, with certificates and without."""
+    """Return the operator's shell command, which is the same with and without certificates."""
     return f"`rfm order {robot} {verb}`"

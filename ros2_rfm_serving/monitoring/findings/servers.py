@@ -1,4 +1,4 @@
-"""Causes that lie with a server."""
+"""Causes in a server."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
 
 READY = "ready"
 HUNG_AFTER_S = 3.0
-"""Without an answer, while requests wait; or so many times what the schedule predicts."""
+"""Minimum time without an answer while requests wait, s, or `HUNG_FACTOR` predicted latencies if that is longer."""
 HUNG_FACTOR = 3.0
 GREEDY = 5
-"""Requests over quota, of one session: fewer are those that came at once."""
+"""Minimum requests of one session beyond its quota; fewer may be a burst."""
 DRIFT, PADDED, LEAST_DRIFT_S = 1.5, 1.2, 0.005
-"""Times that an engine is slower than its profile says of a batch of that size, and of a full one; and by how much, s."""
+"""Minimum ratio of an engine's time to the profile at the same batch size, its ratio to a full batch, and its excess, s."""
 BUSY, HALF_BUSY = 0.9, 0.5
-"""Load from which on requests pile up; from which on an engine's speed matters."""
+"""Loads from which requests accumulate, and from which an engine's speed matters."""
 QUEUED = 1.5
-"""Inferences that a request waits for on average; one is what remains of the batch that runs, half or all of it."""
+"""Mean queue wait, in inferences, from which a server is overloaded. One inference is normal: a request waits for half or all of
+the running batch."""
 LATE, FEWEST_LATE = 0.05, 3
-"""Share of answers, and number."""
+"""Minimum share and number of late answers."""
 UNUSABLE, FEWEST_ANSWERS = 0.2, 3
-"""Share of a text model's answers that are none; with fewer answers meanwhile, those since the server's start count."""
+"""Share of a text model's answers that are invalid, and their minimum number. With fewer answers in the observation, those since
+the server's start count."""
 
 
 def gone(look: Look) -> Iterator[Finding]:
@@ -67,7 +69,7 @@ def hung(look: Look) -> Iterator[Finding]:
 
 
 def _hung(look: Look, server: str, rows: list[ServerRow]) -> str:
-    """What speaks for it; empty: nothing."""
+    """Return the evidence of a hung engine; empty: there is none."""
     if said := [row.detail for row in rows if row.state == "hung"]:
         return f"{server} reports: {said[-1]}"
     if not rows or any(row.state != READY for row in rows) or grown(rows, lambda row: row.served):
@@ -81,7 +83,7 @@ def _hung(look: Look, server: str, rows: list[ServerRow]) -> str:
 
 
 def _predicted_s(look: Look, server: str) -> float:
-    """Arrival to reply, 99th percentile; 0: nobody knows."""
+    """Return the predicted 99th percentile of the latency, arrival to reply; 0: unknown."""
     placements = [schedule.placement_of(server) for schedule in look.current_schedules]
     return max((placement.predicted_p99_s for placement in placements if placement), default=0.0)
 
@@ -122,14 +124,14 @@ def unusable(look: Look) -> Iterator[Finding]:
 
 
 def _unusable(look: Look, server: str, kind: str) -> str:
-    """How many of a server's verdicts or plans are none, and the last one; empty: few enough."""
+    """Return the number of a server's invalid verdicts or plans with the last one, as text; empty: they are few."""
     said = look.diagnoses.get(f"{server}: server", [])
     if not said or not said[-1].values.get(f"last {kind}_violation"):
         return ""
     wrong_now, all_now = _answers_in(said[-1], kind)
     wrong_before, all_before = _answers_in(said[0], kind)
     wrong, asked = wrong_now - wrong_before, all_now - all_before
-    if not wrong > 0:  # none lately, its process was started again meanwhile, or figures that are none
+    if not wrong > 0:  # none recently, a restart of its process, or invalid figures
         return ""
     if asked < FEWEST_ANSWERS:
         wrong, asked = wrong_now, all_now
@@ -145,17 +147,17 @@ def _unusable(look: Look, server: str, kind: str) -> str:
 def _answers_in(said: Diagnosis, kind: str) -> tuple[float, float]:
     """Return a server's violations since its start, and all its answers of that kind."""
     wrong, answered = (said.number(key) if key in said.values else 0.0 for key in (f"refused {kind}_violation", f"answered {kind}"))
-    return wrong, answered + (wrong if kind == "plan" else 0.0)  # a plan that was refused is no answer
+    return wrong, answered + (wrong if kind == "plan" else 0.0)  # refused plans are not counted as answers
 
 
 def drifted(look: Look) -> Iterator[Finding]:
     for server, rows in look.servers.items():
         said = look.diagnoses.get(f"{server}: server", [])
-        # What is reported is the mean of about the last second, so a machine that was busy for a moment is no slower engine.
+        # Each report is a mean over about the last second, so that a briefly busy machine alone is no slower engine.
         if not said or not all(map(_is_slower, said)) or not _matters(look, server, rows):
             continue
         size, measured_s, profiled_s = said[-1].values.get("drift_rows", ""), *_drift_s(said[-1])
-        if mean(rows, "inference_s") > PADDED * profiled_s:  # else batches of that size were slow once, and did not run since
+        if mean(rows, "inference_s") > PADDED * profiled_s:  # otherwise batches of that size were slow once, and did not run since
             yield Finding(
                 cause="drifted profile",
                 about=server,
@@ -169,7 +171,7 @@ def drifted(look: Look) -> Iterator[Finding]:
 
 
 def _drift_s(said: Diagnosis) -> tuple[float, float]:
-    """Return what batches take and what they take by the profile, of the size that differs most; NaN: there is no profile."""
+    """Return measured and profiled time of the batch size that differs most; NaN: there is no profile."""
     return said.number("drift_measured_s"), said.number("drift_profiled_s")
 
 
@@ -179,7 +181,7 @@ def _is_slower(said: Diagnosis) -> bool:
 
 
 def _matters(look: Look, server: str, rows: list[ServerRow]) -> bool:
-    """An engine that is slower, and has time to spare, keeps every promise."""
+    """Return whether a slower engine has consequences; with time to spare it keeps every deadline."""
     late, asked = late_answers([look.robots[robot] for robot in look.robots_of(server)])
     return bool(rows) and (rows[-1].load > HALF_BUSY or late >= max(FEWEST_LATE, LATE * asked))
 
@@ -204,6 +206,6 @@ def overloaded(look: Look) -> Iterator[Finding]:
 
 
 def late_answers(robots: list[list[RobotRow]]) -> tuple[float, float]:
-    """(late or given up, all of them)"""
+    """Return (late or abandoned answers, all answers)."""
     late = sum(grown(rows, answers(lambda one: one.late)) for rows in robots)
     return late, late + sum(grown(rows, answers(lambda one: one.in_time)) for rows in robots)

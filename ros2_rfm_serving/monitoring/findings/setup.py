@@ -1,4 +1,4 @@
-"""Causes that lie with how a robot was set up: its file, its commands, its task, and the machine on which it runs."""
+"""Causes in the setup of a robot: its file, its commands, its task, and its machine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ros2_rfm_serving.types import MONITOR
 from ros2_rfm_serving.types.process_problems import CONFIGURATION
 
 WORDS = 3
-"""Diagnoses, a second apart, that have to agree."""
+"""Number of diagnoses, a second apart, that have to agree."""
 IDLE, EXECUTING = "idle", "executing"
 CHUNK_KINDS = tuple(kind for kind, counter in ROBOT.items() if UNUSABLE_ACTIONS in counter.causes)
 UNUSABLE = 3
-"""Chunks and actions that are refused in a look; fewer are single ones."""
+"""Minimum refused chunks and actions of an observation; fewer are isolated cases."""
 WAITING, MISSED = 0.5, 0.1
-"""Share of the time in which a process wants a core and waits for one; share of control periods that are missed."""
+"""Minimum share of the time in which a process waits for a core that it needs, and minimum share of missed control periods."""
 SHOWN = 5
-"""Names that a line lists."""
+"""Maximum names in a line."""
 FIXES = {
     "action names and order": "write the model's action names, in its order, to `action_names` of the robot's file",
     "cameras": "write the model's cameras to `cameras` of the robot's file, and their topics to `camera_topics`",
@@ -31,11 +31,11 @@ FIXES = {
     "the demonstrations ran at": "set `control_rate_hz` to the rate of the demonstrations, or `accept_other_rate: true`",
     "other actions": "write the model's action names, in its order, to `action_names` of the robot's file",
 }
-"""What mends a refused session, by what its reason contains."""
+"""Fix of a refused session by a part of the reason."""
 
 
 def not_configured(look: Look) -> Iterator[Finding]:
-    """Yield the nodes that run and could not be configured."""
+    """Yield the running nodes that could not be configured."""
     for said in look.diagnosed:
         if said.name.endswith(f": {CONFIGURATION}"):
             yield Finding(
@@ -47,7 +47,7 @@ def not_configured(look: Look) -> Iterator[Finding]:
 
 
 def refused_session(look: Look) -> Iterator[Finding]:
-    """Yield the robots that a server refuses a session, for a reason that people have to mend."""
+    """Yield the robots that a server refuses a session, for a reason that an operator has to fix."""
     for robot, said in _spoken(look):
         for component, problem in said.texts("not served").items():
             fixes = [fix for what, fix in FIXES.items() if what in problem]
@@ -161,7 +161,7 @@ def other_state_rate(look: Look) -> Iterator[Finding]:
     for robot, problem in _problems(look, "state_rate_misfit"):
         said = look.diagnoses[f"{robot}: robot"][-1]
         if said.number("state_rate_hz") > said.number("control_rate_hz"):
-            continue  # readings in between do no harm
+            continue  # additional readings do no harm
         yield Finding(
             cause="other state rate",
             about=robot,
@@ -171,7 +171,7 @@ def other_state_rate(look: Look) -> Iterator[Finding]:
 
 
 def overloaded_machine(look: Look) -> Iterator[Finding]:
-    """Yield the machines that have fewer cores than their processes need, where control periods are missed."""
+    """Yield the machines with missed control periods and fewer cores than their processes need."""
     machines: dict[str, list[Diagnosis]] = defaultdict(list)
     for said in look.diagnosed:
         if said.number("core_wait_share") > WAITING:
@@ -200,7 +200,7 @@ def _load(machine: str, there: list[Diagnosis]) -> str:
 
 
 def _missed(said: list[Diagnosis]) -> str:
-    """Return how many control periods a robot missed; empty: few."""
+    """Return the number of missed control periods of a robot as text; empty: they are few."""
     if len(said) < 2:
         return ""
     missed, ticks = (said[-1].number(name) - said[0].number(name) for name in ("missed_periods", "ticks"))
@@ -217,7 +217,7 @@ def _planned(look: Look) -> Iterator[str]:
         yield f"the schedule predicts {planned_hz:.3g} chunks/s for all robots, and they get {chunks_hz:.3g}"
 
 
-# --- what works as asked, and may not be what was meant --------------------------------------------------------------------
+# --- notes: configured behaviour that may not be intended ----------------------------------------------------------------------
 
 
 def no_task(look: Look) -> Iterator[Finding]:

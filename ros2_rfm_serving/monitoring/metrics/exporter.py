@@ -1,4 +1,5 @@
-"""`/metrics`, `/healthz`, `/livez` and `/readyz` of a board, over HTTP; `/livez/<server>` and `/readyz/<server>` of one server."""
+"""HTTP endpoints `/metrics`, `/healthz`, `/livez` and `/readyz` of a board, and `/livez/<server>` and `/readyz/<server>` of one
+server."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ PROBES: dict[str, Callable[[Board, float, str], list[str]]] = {"livez": not_livi
 
 
 class DiskCollector(Collector):
-    """Of the file system that holds the logs and recordings of this machine."""
+    """Metrics of the file system that holds the logs and recordings of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,7 +42,7 @@ class DiskCollector(Collector):
 
 
 class DoorCollector(Collector):
-    """Of the exporter's own port."""
+    """Metrics of the exporter's own port."""
 
     def __init__(self, turned_away: Callable[[], Mapping[str, int]]) -> None:
         self._turned_away = turned_away
@@ -54,12 +55,12 @@ class DoorCollector(Collector):
 
 
 class App:
-    """WSGI."""
+    """WSGI application of the endpoints."""
 
     def __init__(self, board: Board, folder: Path, server: str = "") -> None:
         registry = CollectorRegistry()
         self.turned_away: Mapping[str, int] = {}
-        """By reason."""
+        """Number of refused connections by reason."""
         own = DoorCollector(lambda: self.turned_away)
         for collector in (BoardCollector(board, time.monotonic, server), DiskCollector(folder.resolve()), own):
             registry.register(collector)
@@ -86,10 +87,8 @@ def _answer(start: Start, problems: list[str]) -> Iterable[bytes]:
 
 @contextmanager
 def exporting(board: Board, address: str, port: int, folder: Path, server: str = "", tls: ServerTls | None = None) -> Iterator[str]:
-    """Serves the board until the end; gives the URL. folder: whose file system is watched. server: of that server alone.
-
-    Raises: `ConfigurationError` when the port cannot be had.
-    """
+    """Serve the board until the context ends; yield the URL of the metrics. folder: the file system to observe. server: restrict it
+    to that server. Raises: `ConfigurationError` when the port cannot be opened."""
     app = App(board, folder, server)
     try:
         http = bounded_server(address, port, app, tls)

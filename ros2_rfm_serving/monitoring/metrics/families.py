@@ -1,10 +1,10 @@
-"""A board as Prometheus' metric families: the newest words of every robot and server, put down anew for each scrape.
+"""Prometheus metric families of a board: the newest statuses of every robot and server, converted for each scrape.
 
-Counters and histograms are counted in robots and servers, where things happen, and travel in their statuses: nothing is sampled,
-and an exporter that is started again has lost nothing. Gauges of a process that is silent are left out; its counters stay.
+Robots and servers count events where they occur, and their statuses carry the counters and histograms. Therefore nothing is
+sampled, and a restarted exporter has lost nothing. Gauges of a silent process are left out; its counters stay.
 
-A robot has few series, since a fleet has many robots: `test_a_robot_has_so_many_series` pins their number, which docs/fleet.md has.
-Round trips and computing times by their full ranges are of a task's robots together (`fleet.py`).
+A robot has few series, because a fleet has many robots: `test_a_robot_has_so_many_series` fixes their number, which docs/fleet.md
+states. Full histograms of round trips and computing times exist only for a task's robots together (`fleet.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ros2_rfm_serving.monitoring.metrics.processes import processes
 from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, TICK_BOUNDS_S
 
 MAX_NAMES = 64
-"""Reasons, components, transitions, per process: names come from whoever may write to the graph."""
+"""Maximum reasons, components or transitions per process, because any process on the graph may choose such names."""
 OTHER = "other"
 
 SERVER_GAUGES = {
@@ -50,7 +50,7 @@ SINCE = {
     "failing": ("failing_since_s", "How long its model cannot be loaded, attempts and restarts included; 0: it does not fail"),
     "behind_schedule": ("behind_since_s", "How long it has followed another schedule than the newest; 0: it follows the newest"),
 }
-"""Gauges of a server in seconds, and since when they count: an alert reads how long something has been so from a single sample."""
+"""Server gauge in seconds -> (field with its beginning, help). An alert reads the duration of a condition from a single sample."""
 SERVER_COUNTERS = {
     "served": ("replies", "Replies"),
     "superseded": ("superseded", "Requests replaced by newer ones"),
@@ -69,11 +69,11 @@ HISTOGRAMS = {
     "inference_s": ("inference_seconds", "Inference of the batch that a request was in"),
 }
 ROBOT_BOUNDS = {"staleness_s": (0.2, 0.4, 0.75, 1.5), "tick_late_s": (0.05, 0.2)}
-"""Of a robot's histograms, in s: as many as its alerts need."""
+"""Bounds of a robot's histograms, s: as many as its alerts need."""
 
 
 class BoardCollector(Collector):
-    """Of one registry. server: that one alone; empty: the whole factory."""
+    """Collector of one registry. server: restrict it to that server; empty: the whole factory."""
 
     def __init__(self, board: Board, clock: Callable[[], float], server: str = "") -> None:
         self._board, self._clock, self._server = board, clock, server
@@ -112,7 +112,8 @@ def _proofs(board: Board) -> Iterator[Metric]:
 
 
 def _schedule(board: Board, began_s: float, now_s: float) -> Iterator[Metric]:
-    """began_s: when the exporter began to observe; a schedule that it never received is missing since then."""
+    """Yield the metrics of the schedule. began_s: beginning of the observation, since when a schedule that never arrived is
+    missing."""
     is_received = board.schedule_seen_s > -math.inf
     age_s = now_s - (board.schedule_seen_s if is_received else began_s)
     about = "Since a schedule was last received; if none ever was, since the exporter started"
@@ -128,7 +129,7 @@ def _schedule(board: Board, began_s: float, now_s: float) -> Iterator[Metric]:
 def _servers(rows: dict[str, ServerRow], now_s: float) -> Iterator[Metric]:
     there = {name: row for name, row in rows.items() if is_up(row, now_s)}
     yield _up("server", rows, now_s)
-    rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}  # else its counters would begin at 0
+    rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}  # otherwise its counters would begin at 0
     yield _states("server", {name: row.state for name, row in there.items()})
     info = InfoMetricFamily("rfm_server", "What a server hosts", labels=["server"])
     for name, row in there.items():
@@ -179,7 +180,7 @@ def _robots(rows: dict[str, RobotRow], now_s: float) -> Iterator[Metric]:
 
 
 def _entered(transitions: dict[str, int]) -> dict[str, int]:
-    """{"STREAMING to DEGRADED": 2, "STALLED to DEGRADED": 1} -> {"degraded": 3}"""
+    """Return the number of entries into each state: {"STREAMING to DEGRADED": 2, "STALLED to DEGRADED": 1} -> {"degraded": 3}"""
     found: Counter[str] = Counter()
     for change, count in transitions.items():
         found[change.rpartition(" to ")[2].lower()] += count
@@ -198,7 +199,7 @@ def _answers(rows: dict[str, RobotRow]) -> Iterator[Metric]:
 
 
 def _sums(rows: dict[str, RobotRow]) -> Iterator[Metric]:
-    """Yield number and sum alone: for means of one robot."""
+    """Yield only number and sum of round trips, for means of one robot."""
     trips = SummaryMetricFamily("rfm_robot_round_trip_seconds", "Request to reply, network included", labels=["robot", "component"])
     for name, row in rows.items():
         for component, histogram in list(row.histograms.get("round_trip_s", {}).items())[:MAX_NAMES]:
@@ -207,7 +208,7 @@ def _sums(rows: dict[str, RobotRow]) -> Iterator[Metric]:
 
 
 def _fleet(board: Board, now_s: float) -> Iterator[Metric]:
-    """Yield what is of many robots together."""
+    """Yield the metrics of all robots together."""
     there = [row for row in board.robots.values() if is_up(row, now_s)]
     slo: dict[tuple[str, str], float] = {}
     for row in there:
@@ -241,7 +242,7 @@ def _silent(kind: str, seconds: dict[str, float]) -> Metric:
 
 
 def _states(kind: str, states: dict[str, str]) -> Metric:
-    """Of each one its state alone: the others, at 0, would be five series that say nothing."""
+    """Return a gauge of each process' present state. The other states, at 0, would be five series without information."""
     family = GaugeMetricFamily(f"rfm_{kind}_state", "1: this is its state; others are not there", labels=[kind, "state"])
     for name, state in states.items():
         family.add_metric([name, state], 1.0)
@@ -265,7 +266,7 @@ def _counted(kind: str, word: str, label: str, about: str, counts: dict[str, dic
 
 
 def _bounded(counts: dict[str, int]) -> dict[str, int]:
-    """As they are, up to `MAX_NAMES`; what comes on top, by name, is one."""
+    """Return at most `MAX_NAMES` counts; the remaining ones, in order of their names, are summed as `OTHER`."""
     names = sorted(counts)
     kept = {name: counts[name] for name in names[:MAX_NAMES]}
     if names[MAX_NAMES:]:
@@ -276,7 +277,7 @@ def _bounded(counts: dict[str, int]) -> dict[str, int]:
 def _histograms(
     kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], names: Iterable[str], bounds: Mapping[str, tuple[float, ...]]
 ) -> Iterator[Metric]:
-    """bounds: those that are kept of a histogram; none: all."""
+    """Yield the histograms of processes. bounds: bounds that are kept of a histogram; a missing one keeps all."""
     for name in names:
         word, about = HISTOGRAMS[name]
         family = HistogramMetricFamily(f"rfm_{kind}_{word}", about, labels=[kind])

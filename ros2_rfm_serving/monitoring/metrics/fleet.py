@@ -1,4 +1,4 @@
-"""Histograms of a task's robots together: full ranges for a fleet at the price of one robot."""
+"""Histograms of a task's robots together: full ranges for a fleet at the cost of one robot."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ros2_rfm_serving.monitoring.board import RobotRow
 from ros2_rfm_serving.types.histogram import Histogram
 
 MAX_SERIES = 64
-"""Of (task, component): names come from whoever may write to the graph."""
+"""Maximum number of (task, component), because any process on the graph may choose such names."""
 MAX_ROBOTS = 4096 * 8
-"""Of (robot, component) whose counts are known."""
+"""Maximum number of (robot, component) whose counts are remembered."""
 Key = tuple[str, str]
 
 
@@ -27,14 +27,14 @@ def buckets(histogram: Histogram, kept: tuple[float, ...] | None = None) -> list
 
 
 class FleetHistograms:
-    """What all robots have counted since they were first seen here.
+    """Sums of all robots' histograms since each robot was first seen.
 
-    A sum over robots would fall when a robot leaves, which Prometheus takes for a counter that began anew. So it is made of what
-    each robot has counted more than at the last scrape; a robot that counts anew was started again.
+    A plain sum over robots would fall when a robot leaves, which Prometheus takes for a restarted counter. Therefore the increase
+    of each robot since the last scrape is added; a robot whose counts fall was restarted.
     """
 
     def __init__(self, name: str, metric: str, about: str, bounds: tuple[float, ...]) -> None:
-        """name: of the histogram in robots' statuses."""
+        """Create empty histograms. name: histogram in the robots' statuses."""
         self._name, self._metric, self._about, self._bounds = name, metric, about, bounds
         self._lock = threading.Lock()
         self._seen: dict[Key, Histogram] = {}

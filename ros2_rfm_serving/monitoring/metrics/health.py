@@ -1,4 +1,4 @@
-"""What is wrong with a factory, for whoever asks whether it is alive and whether it is ready."""
+"""Health checks of a factory: problems of liveness and of readiness."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.types.following import SILENT_AFTER_S as SCHEDULE_SILENT_AFTER_S
 
 READS_WITHIN_S = 5.0
-"""The graph is looked at every second."""
+"""Maximum time since the graph was read; it is read every second."""
 SILENT_AFTER_S = 2.5
-"""Of robots and servers: five periods of a status."""
+"""Silence of robots and servers that counts as an end: five status periods."""
 ANSWERS_WITHIN_S = 10.0
-"""A server with requests that wait."""
+"""Maximum time without an answer of a server with waiting requests."""
 
 
 def is_up(row: RobotRow | ServerRow, now_s: float) -> bool:
-    """It tells how it is, and the middleware does not say that it has ended."""
+    """Return whether a process publishes its status and the middleware does not report its end."""
     return now_s - row.seen_s < SILENT_AFTER_S and not (isinstance(row, ServerRow) and row.lost)
 
 
 class Silence:
-    """How long robots and servers have been silent. One that never sent a status is silent since it was first asked for."""
+    """Duration of the silence of robots and servers. One that never sent a status is silent since it was first passed."""
 
     def __init__(self) -> None:
         self._expected_s: dict[str, float] = {}
@@ -36,7 +36,7 @@ class Silence:
 
 
 def not_alive(board: Board, now_s: float) -> list[str]:
-    """Of who looks."""
+    """Return the problems of the observer itself."""
     silent_s = now_s - board.looked_s
     if math.isinf(silent_s):
         return ["the graph has not been read yet"]
@@ -44,7 +44,7 @@ def not_alive(board: Board, now_s: float) -> list[str]:
 
 
 def not_ready(board: Board, now_s: float, server: str = "") -> list[str]:
-    """Of the factory, or of one of its servers."""
+    """Return the problems that keep the factory, or one of its servers, from serving."""
     problems = not_alive(board, now_s)
     if now_s - board.schedule_seen_s > SCHEDULE_SILENT_AFTER_S and not server:
         problems.append("no schedule is received")
@@ -53,7 +53,8 @@ def not_ready(board: Board, now_s: float, server: str = "") -> list[str]:
 
 
 def not_living(board: Board, now_s: float, server: str = "") -> list[str]:
-    """Of the scheduler, or of a server: only a new process would help. Who loads a model or has none yet lives."""
+    """Return the problems of the scheduler, or of a server, that only a new process would solve. A server that loads a model or has
+    none yet is alive."""
     problems = not_alive(board, now_s)
     if server and not ((row := board.servers.get(server)) and is_up(row, now_s)):
         problems.append(f"{server}: no status is received from it")

@@ -1,4 +1,4 @@
-"""HTTP for probes and scrapers: a thread for each connection, of which there are so many, each for so long and not longer."""
+"""HTTP server for probes and scrapers: a thread for each connection, with limits on their number and duration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ros2_rfm_serving.security.tls import ServerTls
 
 MAX_CONNECTIONS = 64
 WITHIN_S, GIVES_WAY_WITHIN_S = 10.0, 1.0
-"""From a connection to the end of its answer: somebody who sends a byte now and then does not gain time by it."""
+"""Time limits, s: from a connection to the end of its answer, so that a client that sends a byte now and then gains no time; and
+for a closed connection to make room."""
 
 
 class _Handler(WSGIRequestHandler):
@@ -30,7 +31,7 @@ class _Handler(WSGIRequestHandler):
         return is_asked
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Not a line for every scrape."""
+        """Drop the line that each request would log."""
 
 
 class BoundedServer(ThreadingWSGIServer):
@@ -43,9 +44,9 @@ class BoundedServer(ThreadingWSGIServer):
         self.tls: ServerTls | None = None
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._answering: dict[int, socket.socket] = {}
-        """By thread, the longest first."""
+        """Thread -> connection, oldest first."""
         self._asked: set[int] = set()
-        """Of these, who has said what it wants."""
+        """Threads of these whose request has been read."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False) and not self._make_room():
@@ -54,16 +55,17 @@ class BoundedServer(ThreadingWSGIServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread is to be had
+        except RuntimeError:  # no thread can be started
             self._room.release()
             raise
 
     def asked(self) -> None:
-        """On the connection's thread."""
+        """Record that a request has been read; it runs on the connection's thread."""
         self._asked.add(threading.get_ident())
 
     def _make_room(self) -> bool:
-        """Of those who have asked for nothing the one that is here for longest gives way: probes come in, however many sit here."""
+        """Close the oldest connection without a request, so that probes get in even if idle connections fill the server. Return
+        whether a place is free."""
         silent = next((thread for thread in list(self._answering) if thread not in self._asked), None)
         if silent is None:
             return False
@@ -78,7 +80,7 @@ class BoundedServer(ThreadingWSGIServer):
         try:
             ending.start()
             super().process_request_thread(request, client_address)
-        except RuntimeError:  # as above; nobody may stay without an end
+        except RuntimeError:  # no timer can be started, and no connection may stay without a time limit
             self.handle_error(request, client_address)
             self.shutdown_request(request)
         finally:
@@ -98,7 +100,7 @@ class BoundedServer(ThreadingWSGIServer):
             super().finish_request(encrypted, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Of a stranger: counted, and not a traceback for each."""
+        """Count a broken connection instead of logging a traceback for each."""
         self.turned_away["broken"] += 1
 
     def _end(self, thread: int) -> None:
@@ -107,11 +109,11 @@ class BoundedServer(ThreadingWSGIServer):
     def _shut(self, thread: int, why: str) -> None:
         self.turned_away[why] += 1
         with contextlib.suppress(OSError, KeyError):
-            socket.socket.shutdown(self._answering[thread], socket.SHUT_RDWR)  # below TLS, whose own would wait
+            socket.socket.shutdown(self._answering[thread], socket.SHUT_RDWR)  # below TLS, because a TLS shutdown would wait
 
 
 def bounded_server(address: str, port: int, app: Callable[..., Any], tls: ServerTls | None) -> BoundedServer:
-    """Raises: `OSError`."""
+    """Return a server on a port. Raises: `OSError` if the port cannot be opened."""
     made = make_server(address, port, app, BoundedServer, handler_class=_Handler)
     made.tls = tls
     return made

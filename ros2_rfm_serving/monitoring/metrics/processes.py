@@ -10,9 +10,9 @@ from ros2_rfm_serving.monitoring.board import ProcessRow
 from ros2_rfm_serving.types.process_problems import ENDED
 
 SILENT_AFTER_S = 16.0
-"""Three periods of a process' status."""
+"""Silence that counts as an end: three status periods of a process."""
 FORGOTTEN_AFTER_S = 1800.0
-"""One that was ended without a word, as by `kill -9`, does not count as lost for ever."""
+"""Silence after which a process is forgotten. One that was killed (`kill -9`) does not count as lost for ever."""
 GAUGES = {
     "certificate_left_s": ("rfm_certificate_left_seconds", "Until the process' certificate ends; below 0: it has ended"),
     "certificate_invalid": ("rfm_certificate_invalid", "1: nobody accepts the process' certificate now"),
@@ -26,11 +26,11 @@ COUNTERS = {
     "recorder_lost": ("rfm_recorder_lost_messages", "Messages that were received and not recorded"),
 }
 RECORDING = "recorder_messages"
-"""A process that has it records."""
+"""Figure by which a recording process is recognised."""
 
 
 def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Iterator[Metric]:
-    """Yield what processes report. One whose reports are refused for its certificate alone has the gauges of that."""
+    """Yield the metrics of processes. One whose reports are refused only for its certificate has the gauges of that certificate."""
     invalid = {key: row for key, row in rows.items() if now_s - row.invalid_received_s < SILENT_AFTER_S <= now_s - row.seen_s}
     rows = {key: row for key, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
     there = {key: row for key, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}

@@ -1,1 +1,1 @@
-"""openpi's websocket protocol, without a socket."""
+"""Support of openpi's websocket protocol, without a socket."""

@@ -1,4 +1,4 @@
-"""The parts of an observation as openpi's clients send it. Everything here raises `BadMessageError` and nothing else."""
+"""Parts of an observation as openpi's clients send it. The functions raise `BadMessageError` and nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ros2_rfm_serving.types import (
 )
 
 COMPONENTS = {OutputKind.ACTION_CHUNK: SYSTEM1, OutputKind.JUDGEMENT: MONITOR, OutputKind.PLAN: SYSTEM2}
-"""For which a client asks that names none."""
+"""Component of a client that names none."""
 EXTRAS = (
     "prompt",
     "inference_delay",
@@ -39,14 +39,14 @@ EXTRAS = (
     "episode",
     "reset",
 )
-"""Top-level keys that are no part of what the robot sees and feels."""
+"""Top-level keys that are not part of the observation itself."""
 MAX_DEPTH = 4
 MAX_KEY_CHARACTERS = 200
 NO_REPORT = ExecutionReport()
 
 
 class Observed:
-    """What messages show of the world, undecoded, sorted by what their keys mean here (see `OpenpiClient` for `names`)."""
+    """States and images of a message, undecoded, sorted by the meaning of their keys (see `OpenpiClient` for `names`)."""
 
     def __init__(self, contract: ModelContract, names: Mapping[str, str]) -> None:
         self.states: list[Any] = []
@@ -56,7 +56,7 @@ class Observed:
         self._joined = [path for path, name in names.items() if name == "state"]
 
     def read(self, message: Mapping[Any, Any]) -> Observed:
-        """This one, about another message."""
+        """Read another message into this object and return it."""
         states: list[tuple[int, Any]] = []
         self.images, self.unknown = {}, []
         cameras = self._contract.cameras
@@ -77,12 +77,12 @@ class Observed:
 
 
 def _bare(path: str) -> str:
-    """A camera's name, or `state`."""
+    """Return a key without openpi's prefixes: a camera's name, or `state`."""
     return path.removeprefix("observation/").removeprefix("images/").removeprefix("video/")
 
 
 def check_keys(found: Observed, contract: ModelContract) -> None:
-    """Nothing missing, nothing unknown."""
+    """Check that no key is missing or unknown. Raises: `BadMessageError` if one is."""
     if not found.unknown and len(found.images) == len(contract.cameras) and bool(found.states) == (contract.state_size > 0):
         return
     takes = ["state"] * (contract.state_size > 0) + [f"images/{camera}" for camera in contract.cameras]
@@ -95,7 +95,7 @@ def check_keys(found: Observed, contract: ModelContract) -> None:
 
 
 def state_of(values: list[Any]) -> Array:
-    """[S]: all of them, one after the other."""
+    """Return all states, concatenated: [S]. Raises: `BadMessageError` for a state of more than one dimension."""
     if len(values) == 1 and isinstance(values[0], np.ndarray) and values[0].dtype == np.float32 and values[0].ndim == 1:
         return values[0]
     parts = [_numbers("state", value) for value in values]
@@ -105,7 +105,8 @@ def state_of(values: list[Any]) -> Array:
 
 
 def image_of(camera: str, value: Any) -> EncodedImage:
-    """Bytes are a JPEG, as are those of a one-dimensional array; pixels come as [H, W, 3] or [3, H, W]."""
+    """Return an image. Bytes and one-dimensional arrays are JPEGs; pixels are [H, W, 3] or [3, H, W]. Raises: `BadMessageError` for
+    others."""
     if isinstance(value, bytes):
         return EncodedImage(camera=camera, format="jpeg", data=value)
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or 0 in value.shape:
@@ -121,7 +122,8 @@ def image_of(camera: str, value: Any) -> EncodedImage:
 
 
 def prefix_of(message: Mapping[Any, Any], contract: ModelContract, key: str = "prev_chunk_left_over") -> Array:
-    """[P, A], at most a chunk; model space, with `_robot` robot space"""
+    """Return a prefix [P, A], at most a chunk long: in model space, or in robot space for the key that ends in `_robot`.
+    Raises: `BadMessageError` for another shape."""
     value = message.get(key)
     if value is None:
         return NO_ROWS
@@ -163,7 +165,8 @@ def report_of(message: Mapping[Any, Any]) -> ExecutionReport:
 
 
 def session_of(words: Any, contract: ModelContract, shown: Mapping[str, Any], *, prefixed: bool) -> SessionRequest:
-    """What the client says of itself, what its observation showed, and for the rest what the model has."""
+    """Return a session request from the client's own terms and its observation; the model's terms fill the rest.
+    Raises: `BadMessageError` for invalid terms; `ContractError` for pipelining."""
     able = [c for c in (Conditioning.PREFIX, Conditioning.GUIDED) if c in contract.conditionings]
     defaults = {
         "component": COMPONENTS[contract.output],
@@ -182,7 +185,7 @@ def session_of(words: Any, contract: ModelContract, shown: Mapping[str, Any], *,
 
 
 def _leaves(message: Mapping[Any, Any], path: str = "", depth: int = 0) -> list[tuple[str, Any]]:
-    """(key, value) of an observation, the parts of a key joined with `/`."""
+    """Return (key, value) pairs of an observation, the parts of a key joined with `/`. Raises: `BadMessageError` for other keys."""
     if depth == MAX_DEPTH:
         raise BadMessageError("bad_keys", f"maps are nested more than {MAX_DEPTH} deep")
     leaves: list[tuple[str, Any]] = []
@@ -200,7 +203,7 @@ def _leaves(message: Mapping[Any, Any], path: str = "", depth: int = 0) -> list[
 
 
 def _numbers(name: str, value: Any) -> Array:
-    if not _numeric(value):  # numpy would give every text of a list the room of its longest
+    if not _numeric(value):  # numpy would allocate the length of the longest text for each text of a list
         raise BadMessageError("bad_shape", f"{name} must be an array of numbers")
     try:
         numbers = np.asarray(value)
@@ -208,7 +211,7 @@ def _numbers(name: str, value: Any) -> Array:
         raise BadMessageError("bad_shape", f"{name} must be an array of numbers") from error
     if numbers.dtype.kind == "O":
         raise BadMessageError("bad_shape", f"{name} must be an array of numbers")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused as such
         return numbers.astype(np.float32)
 
 

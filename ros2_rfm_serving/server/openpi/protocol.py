@@ -1,8 +1,8 @@
-"""One client that speaks openpi's websocket protocol: its messages to our nouns and back. No sockets here; the door has them.
+"""Client connection of openpi's websocket protocol: conversion of its messages, without sockets, which the gateway owns.
 
-An observation is a map. `prompt` is the instruction; state stands under `state`, images under their camera's name, and both may
-be below `observation` and `images`, nested or joined with `/` or `.`. Beyond openpi: `inference_delay`, `prev_chunk_left_over`,
-`prev_chunk_left_over_robot`, `execution_report`, `session`, `episode` and `reset` (docs/gateway.md).
+An observation is a map. `prompt` is the instruction; the state has the key `state`, images have their camera's name, and both may
+be below `observation` and `images`, nested or joined with `/` or `.`. Extensions of openpi: `inference_delay`,
+`prev_chunk_left_over`, `prev_chunk_left_over_robot`, `execution_report`, `session`, `episode` and `reset` (docs/gateway.md).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ros2_rfm_serving.types import Chunk, Conditioning, EncodedImage, Observatio
 
 
 class OpenpiClient:
-    """One connection and its session, which opens with the first observation and again whenever one asks for other terms.
+    """One connection and its session, which opens with the first observation and reopens when an observation requests other terms.
 
-    Not thread-safe. `names`: the client's key, its parts joined with `/` -> ours (`state`, a camera; empty: ignore it); several
-    keys for `state` are joined in the order of `names`.
+    It is not thread-safe. names: the client's key, its parts joined with `/` -> this package's (`state`, a camera; empty: ignore
+    it); several keys for `state` are joined in the order of `names`.
     """
 
     def __init__(self, server: ModelServer, robot: str, names: Mapping[str, str] | None = None) -> None:
@@ -30,32 +30,32 @@ class OpenpiClient:
         self._observed = parts.Observed(server.contract, names or {})
         self._session: SessionRequest | None = None
         self._shown: tuple[Any, ...] = ()
-        """What the session was opened for,"""
+        """Properties of the observation for which the session was opened."""
         self._said: Any = None
-        """and what its client said of it."""
+        """Terms of the client with which the session was opened."""
         self._prefixed = False
         self._epoch, self._episode, self._sequence = 0, 1, 0
         self._told_episode: int | str | None = None
 
     def metadata(self) -> dict[str, Any]:
-        """The first frame of a connection: what is served here."""
+        """Return the first frame of a connection, which describes the served model."""
         served_here = self._server.contract.over_a_connection
         contract: dict[str, Any] = wire.CONTRACT.dump_python(served_here, mode="json")
         return {"server": wire.OURS, **contract}
 
     reset_reply: Mapping[str, Any] = wire.RESET_REPLY
-    """To a message that did nothing but begin an episode."""
+    """Reply to a message that only began an episode."""
 
     def refusal(self, error: RfmError) -> Mapping[str, Any] | None:
-        """What a client is told that goes on asking after an error; None: it is told in words, and the connection ends."""
+        """Return the reply to a client that continues after an error; None: it gets the error as text, and the connection ends."""
         return None
 
     def ask(self, frame: bytes | memoryview) -> ObservationRequest | None:
-        """What to submit; None: the message only began an episode. Raises: `RfmError`."""
+        """Return the observation to submit; None: the message only began an episode. Raises: `RfmError` if it is refused."""
         return self._read(wire.unpack(frame))
 
     def _read(self, message: Mapping[Any, Any]) -> ObservationRequest | None:
-        """Raises: `RfmError`."""
+        """Return the observation of an unpacked message, as `ask` does. Raises: `RfmError` if it is refused."""
         contract = self._server.contract
         found = self._observed.read(message)
         episode = parts.episode_of(message, self._told_episode)
@@ -94,7 +94,7 @@ class OpenpiClient:
         )
 
     def answer(self, reply: Reply) -> Any:
-        """What the client is told."""
+        """Return the message to the client for a reply."""
         told = _timing(reply)
         if isinstance(reply, Chunk):
             told["actions"] = reply.chunk_robot
@@ -115,7 +115,7 @@ class OpenpiClient:
             self._server.close_session(self.robot, self._session.component, self._epoch)
 
     def _agree(self, words: Any, images: tuple[EncodedImage, ...], state_size: int, *, prefixed: bool) -> None:
-        """Opens a session unless that one is open. Raises: `RfmError`."""
+        """Open a session unless one with these terms is open. Raises: `RfmError` if it is refused."""
         self._prefixed = self._prefixed or prefixed
         cameras = tuple([image.camera for image in images])
         shown = (cameras, state_size, self._prefixed)

@@ -1,9 +1,10 @@
-"""One client of vLLM-Omni's robot endpoint: openpi's protocol in that server's dialect (`entrypoints/openpi/connection.py`).
+"""Client connection of vLLM-Omni's robot endpoint: openpi's protocol with that server's extensions
+(`entrypoints/openpi/connection.py`).
 
-Beside what openpi's clients send: `endpoint` (`infer`, or `reset`: a new episode), `session_id` (another one: a new episode), and
-GR00T's nested observations, `video` [B, T, H, W, 3], `state` [B, T, S] and `language` [[text]], of which the newest frame counts.
-A chunk goes back as an array [T, A] with nothing around it, or as a map of named chunks [1, T, A]; an error as a map, after which
-the client may go on.
+Extensions: `endpoint` (`infer`, or `reset`: a new episode), `session_id` (another one: a new episode), and GR00T's nested
+observations, `video` [B, T, H, W, 3], `state` [B, T, S] and `language` [[text]], of which the newest frame counts. A chunk is
+returned as a bare array [T, A], or as a map of named chunks [1, T, A]. An error is returned as a map, after which the client may
+continue.
 """
 
 from __future__ import annotations
@@ -21,30 +22,31 @@ from ros2_rfm_serving.server.server import ModelServer
 from ros2_rfm_serving.types import Chunk, ObservationRequest, Reply
 
 PATH = b"/v1/realtime/robot/openpi"
-"""Where its clients connect."""
+"""Path to which its clients connect."""
 FRAME_DIMENSIONS, STATE_DIMENSIONS = 3, 1
 MAX_SESSION_CHARACTERS = 200
 FINAL = frozenset({"frame_too_large", "gateway_slow", "gateway_busy", "gateway_no_reply", "gateway_revoked"})
-"""Errors after which nothing that comes over the connection could be told apart, or should be read."""
+"""Errors that end the connection, because later messages could not be told apart or should not be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmOmniTerms:
-    """What a model's clients expect of a vLLM-Omni server beyond the contract."""
+    """Properties that a model's clients expect of a vLLM-Omni server beyond the contract."""
 
     announced: Mapping[str, Any] = field(default_factory=dict)
-    """Of its `policy_server_config`, such as `embodiment_tag` and `image_resolution`."""
+    """Entries of its `policy_server_config`, such as `embodiment_tag` and `image_resolution`."""
     chunks: Mapping[str, int] = field(default_factory=dict)
-    """Names and numbers of columns of the chunks of a reply, in the order of the actions; empty: one array."""
+    """Names and column counts of the chunks of a reply, in the order of the actions; empty: one array."""
 
 
 class VllmOmniClient(OpenpiClient):
-    """As `OpenpiClient`, for one connection of that dialect."""
+    """Variant of `OpenpiClient` for one connection of that endpoint."""
 
     reset_reply: Mapping[str, Any] = {"status": "reset successful"}
 
     def __init__(self, server: ModelServer, robot: str, names: Mapping[str, str], terms: VllmOmniTerms) -> None:
-        """Raises: `ConfigurationError` when the model's actions are not those chunks'."""
+        """Create the state of a new connection. Raises: `ConfigurationError` when the chunks' columns are not the model's
+        actions."""
         super().__init__(server, robot, names)
         columns, chunks = len(server.contract.action_names), terms.chunks
         if chunks and sum(chunks.values()) != columns:
@@ -54,10 +56,10 @@ class VllmOmniClient(OpenpiClient):
             )
         self._terms, self._num_resets = terms, 0
         self._told_session: str | None = None
-        """Since the last reset."""
+        """Session id since the last reset."""
 
     def metadata(self) -> dict[str, Any]:
-        """What vLLM-Omni calls its `policy_server_config`."""
+        """Return the `policy_server_config` of vLLM-Omni."""
         contract = self._server.contract
         announced = {
             "action_horizon": contract.chunk_length,
@@ -70,11 +72,11 @@ class VllmOmniClient(OpenpiClient):
         return {**announced, **keys, **self._terms.announced}
 
     def refusal(self, error: RfmError) -> Mapping[str, Any] | None:
-        """As `OpenpiClient.refusal`."""
+        """Return the reply to an error as `OpenpiClient.refusal` does."""
         return None if isinstance(error, BadMessageError) and error.kind in FINAL else {"type": "error", "message": str(error)}
 
     def ask(self, frame: bytes | memoryview) -> ObservationRequest | None:
-        """As `OpenpiClient.ask`."""
+        """Return the observation to submit as `OpenpiClient.ask` does."""
         message = wire.unpack(frame)
         endpoint, session = message.pop("endpoint", "infer"), message.pop("session_id", None)
         if endpoint == "reset":
@@ -85,7 +87,7 @@ class VllmOmniClient(OpenpiClient):
         return self._read({**_flattened(message), "episode": f"{self._num_resets}/{self._told_session or 'default'}"})
 
     def answer(self, reply: Reply) -> Any:
-        """As `OpenpiClient.answer`."""
+        """Return the message to the client as `OpenpiClient.answer` does."""
         if not isinstance(reply, Chunk):
             return super().answer(reply)
         if not self._terms.chunks:
@@ -97,7 +99,8 @@ class VllmOmniClient(OpenpiClient):
 
 
 def _flattened(message: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Out of batches of one, the newest frame. Raises: `BadMessageError`."""
+    """Return a message with the newest frames, without their batch dimension. Raises: `BadMessageError` for batches of several
+    robots."""
     flat = {key: value for key, value in message.items() if key not in ("language", "embodiment")}
     if isinstance(said := message.get("language"), dict):
         flat["prompt"] = _text(said)
@@ -110,7 +113,7 @@ def _flattened(message: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _newest(path: str, value: Any, kind: str) -> Any:
-    """[H, W, 3] of [B, T, H, W, 3], [S] of [B, T, S]. Raises: `BadMessageError`."""
+    """Return the newest frame: [H, W, 3] of [B, T, H, W, 3], or [S] of [B, T, S]. Raises: `BadMessageError` if B is not 1."""
     dimensions = FRAME_DIMENSIONS if kind == "video" else STATE_DIMENSIONS
     if kind not in ("video", "state") or not isinstance(value, np.ndarray) or value.ndim <= dimensions:
         return value
@@ -124,7 +127,7 @@ def _newest(path: str, value: Any, kind: str) -> Any:
 
 
 def _text(said: Mapping[Any, Any]) -> str:
-    """Raises: `BadMessageError`."""
+    """Return the only instruction. Raises: `BadMessageError` if there is not exactly one."""
     texts = list(said.values())
     value: Any = texts[0] if len(texts) == 1 else None
     while isinstance(value, list) and len(value) == 1:

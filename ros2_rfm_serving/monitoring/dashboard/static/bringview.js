@@ -1,4 +1,4 @@
-// Bring your robot: `rfm check` on files that are pasted, or named on the page's machine.
+// Form for `rfm check` of a user's robot: on files that are pasted, or named on the page's machine.
 
 import { h, prose, text } from "./dom.js";
 import { checkFiles } from "./control.js";

@@ -1,4 +1,4 @@
-// Lines over the last minutes, by uPlot. Colours are those of the page, so that they follow light and dark.
+// Line charts of the last minutes, drawn by uPlot. They use the page's colours, so that they follow light and dark.
 
 /* global uPlot */
 import { h, text } from "./dom.js";
@@ -18,7 +18,7 @@ function axes(unit, time) {
   ];
 }
 
-// lines: [label, colour's variable, whether it is filled]. options: unit(value), max, limit() a level to mark.
+// Draw a chart. lines: [label, colour's variable, whether it is filled]. options: unit(value), max, limit(), which returns a level to mark.
 export function chart(title, lines, { unit, max = null, limit = null, limitName = "", time = true, marks = null, from = 0 }) {
   const legend = h("ul", { class: "legend" }), box = h("div", { class: "plot" });
   const readout = h("span", { class: "faint readout" });
@@ -84,7 +84,7 @@ export function chart(title, lines, { unit, max = null, limit = null, limitName 
   };
 }
 
-// The chunk that came last: a line per action over its rows, with what was held fixed and how far it is to be executed.
+// Draw the newest chunk: a line per action over its rows, with the fixed prefix and the execution horizon.
 const SHADES = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
 export function chunkChart() {
   const root = h("div", {}, h("p", { class: "faint" }, "No chunk has come since this page looks."));

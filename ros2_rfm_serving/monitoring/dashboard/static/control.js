@@ -1,4 +1,4 @@
-// What people may do. Every order is confirmed, carries the token, and its outcome is shown.
+// Commands of operators. Every command is confirmed, carries the token, and its outcome is shown.
 
 import { h, prose, text } from "./dom.js";
 import { state } from "./store.js";
@@ -14,7 +14,7 @@ const CONSEQUENCES = {
   drain: "The server takes nothing new and answers what it has. Robots turn to their standby, or hold.",
   activate: "The server takes sessions and requests again.",
 };
-// What a button says: the dialog's own has another word for not doing it.
+// Labels of the buttons; the dialog's own button has another word for not doing it.
 const titled = (action) => (action === "cancel" ? "Cancel task" : action[0].toUpperCase() + action.slice(1));
 const $ = (id) => document.getElementById(id);
 const KEY = "rfm-token";
@@ -37,7 +37,7 @@ async function identify(given) {
 
 function forget() { token = who = ""; sessionStorage.removeItem(KEY); show(); }
 
-// Opens a dialog; `submit` says why it stays open by raising. True: it was submitted.
+// Open a dialog and return whether it was submitted. It stays open when `submit` throws, with the error as the reason.
 function run(dialog, problem, submit) {
   const form = dialog.querySelector("form");
   text(problem, "");
@@ -89,7 +89,7 @@ async function runTool(path, wanted) {
   return told;
 }
 
-// What `rfm why` finds for one robot or server: a button, and below it the causes with what was seen and what helps.
+// Result of `rfm why` for one robot or server: a button, and below it the causes with evidence and remedies.
 export function whyBox(name) {
   const box = h("div", { class: "causes" });
   const button = h("button", { type: "button", class: "act", title: "Looks at it for six seconds, as rfm why does, and names the causes", onclick: look }, "Why?");
@@ -108,12 +108,12 @@ export function whyBox(name) {
   return { button, box };
 }
 
-// A task for a robot: the dialog asks what it is to do. offers: {tasks, reset}, as the graph says.
+// Give a robot a task that is entered in a dialog. offers: {tasks, reset}, from the graph.
 export async function giveTask(robot, offers) {
   if (!who && !(await unlock())) return;
   text($("task-title"), `Give ${robot} a task`);
   text($("task-text"), CONSEQUENCES.task);
-  $("task-instruction").value = $("task-budget").value = ""; // what another robot was given is not given to this one
+  $("task-instruction").value = $("task-budget").value = ""; // values of another robot must not remain
   $("task-reset").checked = offers.reset; $("task-reset").disabled = !offers.reset;
   text($("task-reset-label"), offers.reset ? "bring robot and workpiece to the start first" : "the robot offers no reset");
   await run($("task"), $("task-problem"), () => send({

@@ -1,4 +1,4 @@
-// Elements out of data. Words of others reach the page only as text nodes and as values of attributes that run nothing.
+// Elements from data. Foreign texts reach the page only as text nodes and as values of attributes that run nothing.
 
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -20,7 +20,7 @@ export function attribute(element, name, value) {
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-// Keeps one child per item of `items` ([key, value]), in their order. make(key) gives {root, update(value)}.
+// Keep one child per item of `items` ([key, value]), in their order. make(key) returns {root, update(value)}.
 export function keyed(parent, items, make) {
   const kept = parent.kept ?? (parent.kept = new Map());
   const wanted = new Set(items.map(([key]) => key));
@@ -34,7 +34,7 @@ export function keyed(parent, items, make) {
   }
 }
 
-// Words with `commands` in them.
+// Return a text whose `commands` are code elements.
 export function prose(words) { return (words ?? "").split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part)); }
 
 export function helpLink(key, label) { return h("a", { href: `#/help/${encodeURIComponent(key)}`, title: "What it means, and what to do" }, label); }
@@ -43,7 +43,7 @@ export function link(kind, name, label = name) { return h("a", { href: `#/${kind
 
 export function section(title, ...children) { return h("section", {}, h("h2", {}, title), ...children); }
 
-// A table whose rows are keyed: columns are [title, class]; make(key) gives cells by a function of the row's value.
+// Table with keyed rows. columns: [title, class]. make(key) returns cells as functions of the row's value.
 export function table(columns, label) {
   const body = h("tbody");
   const root = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },

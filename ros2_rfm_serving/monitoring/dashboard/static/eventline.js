@@ -1,4 +1,4 @@
-// What happened, by cause, and why; the newest first.
+// List of events by cause, with their reasons; the newest first.
 
 import { h, helpLink, keyed, link, text } from "./dom.js";
 import { clock } from "./format.js";
@@ -48,7 +48,7 @@ export function eventList(limit, concerns = () => true) {
   };
 }
 
-// A button per cause with the number of its events; pressed: it is shown. None pressed: all are.
+// Button per cause with the number of its events. Pressed causes are shown; without one, all causes are.
 export function eventsView() {
   const wanted = new Set();
   const filter = h("input", { type: "search", placeholder: "Filter  ( / )", "aria-label": "Filter events", class: "filter" });

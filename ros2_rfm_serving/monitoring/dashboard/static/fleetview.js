@@ -1,4 +1,4 @@
-// The fleet at a glance: first what each robot does and what is in its way; then schedule, servers, tasks and what happened.
+// Overview of the fleet: first the activity and obstacle of each robot; then schedule, servers, tasks and events.
 
 import { attribute, h, keyed, link, table, text } from "./dom.js";
 import { eventList } from "./eventline.js";
@@ -9,7 +9,7 @@ import { serverCard } from "./serverviews.js";
 import { state } from "./store.js";
 
 const MOST_CARDS = 12; // robots with pictures
-const MOST_TILES = 60; // more are rows of a table
+const MOST_TILES = 60; // a larger fleet is a table
 const MOST_SERVERS = 12;
 const order = new Intl.Collator(undefined, { numeric: true });
 const TIPS = {
@@ -19,7 +19,7 @@ const TIPS = {
 const LABELS = { staleness: "staleness", trip: "round trip", actions: "actions/s", success: "success" };
 const values = (row) => ({ staleness: ms(row.staleness_s), trip: ms(row.p50_s), actions: hz(row.actions_hz), success: successes(row) });
 
-// What the tooltip of a robot says: all that its tile shows, in whole words.
+// Tooltip of a robot: all that its tile shows, in whole words.
 function tip(name, row) {
   const told = values(row), way = robotWhy(row) || row.refusing?.map((one) => `refuses: ${one.meaning}`).join("; ");
   return [`${name}: ${robotState(row)[0]}`, row.does, way ? `in its way: ${way}` : "nothing is in its way", `task ${row.task}, server ${row.server || "none"}`,
@@ -59,7 +59,7 @@ function robotRow(name) {
   });
 }
 
-// One of three looks, by the number of robots: cards with pictures, tiles, rows of a table.
+// One of three layouts, by the number of robots: cards with pictures, tiles, rows of a table.
 function robotList(look) {
   if (look !== "table") return { root: h("div", { class: look === "cards" ? "cards" : "robots" }), make: look === "cards" ? robotCard : robotTile };
   const columns = [["robot"], ["state"], ["does"], ["server"], ...Object.values(LABELS).map((label) => [label, "number"])];
@@ -103,7 +103,7 @@ export function fleetView() {
   const filter = h("input", { type: "search", placeholder: "Filter  ( / )", "aria-label": "Filter robots", class: "filter", title: "By name, task, state, server or what is in the way" });
   let look = null, list = null, sorted = { key: null, names: [] };
 
-  function names() { // sorted once, as long as nobody comes or goes or changes its task
+  function names() { // sorted again only when a robot is added, removed or changes its task
     const there = Object.keys(state.robots), key = there.map((name) => `${name} ${state.robots[name].task}`).join();
     if (key !== sorted.key) sorted = { key, names: there.sort((a, b) => order.compare(state.robots[a].task, state.robots[b].task) || order.compare(a, b)) };
     return sorted.names;

@@ -1,4 +1,4 @@
-// Figures as people read them. What is not known is a dash: nothing is made up.
+// Figures as people read them. An unknown value is a dash.
 
 export const NONE = "–";
 
@@ -22,7 +22,7 @@ export function successes(row) { return row.episodes ? `${row.successes}/${row.e
 
 const LEVELS = { ready: "good", loading: "warning", draining: "warning", failed: "error", hung: "error" }; // of servers
 
-// [word, level]: level names a colour, the word says the same. The server decides both, for the screen and for this page.
+// Return [word, level]: level names a colour, and the word has the same meaning. The server decides both, for the terminal and for this page.
 export function robotState(row) { return [row.shown ?? NONE, row.level ?? "stale"]; }
 
 export function serverState(row) {

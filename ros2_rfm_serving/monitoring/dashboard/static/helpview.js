@@ -1,4 +1,4 @@
-// What a state, a loss or a counter of refusals means, and what to do.
+// Explanation of a state, a loss or a refusal counter, with its remedy.
 
 import { h, prose, text } from "./dom.js";
 import { eventList } from "./eventline.js";

@@ -1,4 +1,4 @@
-// Which view is shown, and whether its figures are of now.
+// Choice of the view, and a sign whether its figures are current.
 
 import { begin } from "./control.js";
 import { text } from "./dom.js";

@@ -1,4 +1,4 @@
-// What several views show: states, chips, bars, pictures.
+// Elements of several views: states, chips, bars, pictures.
 
 import { attribute, h, helpLink, text } from "./dom.js";
 
@@ -9,7 +9,7 @@ export function pill() {
 
 export function emulated() { return h("span", { class: "chip", title: "Latency from a profile; no model runs", hidden: true }, "EMULATED"); }
 
-// A bar of a share of 1, with a mark where the limit is.
+// Bar of a share of 1, with a mark at the limit.
 export function bar(label) {
   const fill = h("span", { class: "fill" });
   const root = h("span", { class: "bar", role: "img", "aria-label": label }, fill);
@@ -17,13 +17,13 @@ export function bar(label) {
     root,
     update(share, over = false) {
       const known = typeof share === "number";
-      fill.style.transform = `scaleX(${known ? Math.min(1, Math.max(0, share)).toFixed(3) : 0})`; // lays nothing out anew
+      fill.style.transform = `scaleX(${known ? Math.min(1, Math.max(0, share)).toFixed(3) : 0})`; // a transform needs no new layout
       attribute(root, "data-level", !known ? "none" : over ? "error" : share > 0.9 ? "warning" : "good");
     },
   };
 }
 
-// A row of many is written only while it is on the screen.
+// Update a row of a long list only while it is on the screen.
 const rows = new IntersectionObserver((entries) => { for (const { target, isIntersecting } of entries) target.seen(isIntersecting); }, { rootMargin: "200px" });
 export function whileSeen(root, write) {
   let visible = false, value = null;
@@ -40,7 +40,7 @@ const seen = new IntersectionObserver((entries) => {
 
 setInterval(() => { if (!document.hidden) for (const part of shown) part.fetch(); }, PERIOD_MS);
 
-// A camera, once a second while it is on the screen.
+// Camera image, updated once a second while it is on the screen.
 export function picture(robot, camera = "any") {
   const image = h("img", { alt: `Camera of ${robot}`, hidden: true, decoding: "async" });
   const none = h("span", { class: "none" }, "no picture");
@@ -70,7 +70,7 @@ export function picture(robot, camera = "any") {
   return part;
 }
 
-// What is in the way of a robot or a server, in words: its own reason, or what it has refused in the last seconds, with a link each.
+// Obstacle of a robot or a server: its own reason, or its refusals of the last seconds, with a link each.
 export function obstacle(tag = "p") {
   const root = h(tag, { class: "why" });
   let shown = null;
@@ -88,7 +88,7 @@ export function obstacle(tag = "p") {
   };
 }
 
-// What was refused, in words, the most often first.
+// Explained refusals, most frequent first.
 export function refusedList() {
   const root = h("dd", { "data-figure": "refused" });
   let shown = null;

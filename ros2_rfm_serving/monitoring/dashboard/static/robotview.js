@@ -1,4 +1,4 @@
-// One robot: latency split into network, queue and inference over time, the chunk drawn, the last decisions.
+// View of one robot: latency over time, split into network, queue and inference, the newest chunk, and the last decisions.
 
 import { h, keyed, link, section, table, text } from "./dom.js";
 import { chart, chunkChart } from "./charts.js";

@@ -1,4 +1,4 @@
-// Who asks whom, planned and real, and the gap to the bound.
+// View of the schedule: planned and actual routes, and the gap to the bound.
 
 import { attribute, h, keyed, link, table, text } from "./dom.js";
 import { admitForm } from "./control.js";
@@ -6,7 +6,7 @@ import { NONE, ago, count, hz, ms, percent } from "./format.js";
 import { ask, state } from "./store.js";
 
 const PERIOD_MS = 1000;
-const BEHIND = 0.8; // of the planned rate
+const BEHIND = 0.8; // share of the planned rate
 const TIPS = {
   epoch: "Number of the schedule in force, counted by its scheduler", policy: "Scheduling policy that made it", real: "Chunks that all robots receive per second, now",
   planned: "Predictions per second that the schedule promises", gap: "How far the plan is from the bound of its objective; 0 %: none is better",

@@ -1,4 +1,4 @@
-// Servers: load, batch, queue, latency against the SLO.
+// Views of servers: load, batch, queue, latency against the SLO.
 
 import { attribute, h, keyed, link, section, table, text } from "./dom.js";
 import { chart } from "./charts.js";

@@ -1,9 +1,9 @@
-// What the factory said last, and who wants to know of it. Everything in it is words of others: it is shown as text, never as markup.
+// Newest state of the factory, and its subscribers. All of it comes from other processes: it is shown as text, never as markup.
 
 export const state = { schedule: {}, robots: {}, servers: {}, tasks: {}, events: [], heardMs: 0, live: false };
 const KEPT = 400; // events
-const SILENT_MS = 12000; // the server says something every 5 s
-const HIDDEN_MS = 10000; // a page that nobody sees lets go of its stream
+const SILENT_MS = 12000; // the server sends a frame at least every 5 s
+const HIDDEN_MS = 10000; // a hidden page closes its stream
 const listeners = new Set();
 let source = null, drawing = false, hiding = 0;
 
