@@ -1,8 +1,8 @@
 """Decision core of one robot: `tick()` runs once per control period and returns the command, the requests and the changes.
 
 The core is pure: its inputs are the time, sensor readings, schedules and replies. Nothing here blocks, and no input raises: a wrong
-input is counted in `refused` and dropped. An adapter that does not tick periodically calls `next_tick_s()` to find out when to tick
-next.
+input is counted in `refused` and dropped. An adapter that does not tick periodically reads the time of its next tick from
+`next_tick_s()`.
 
 Every input is an event of `robot/events.py`: `handle` accepts any of them, and each has a method that does the same. The same
 events in the same order lead to the same decisions, also when they start from a `snapshot`.
@@ -53,7 +53,7 @@ STREAMING, DEAD, OPEN = RobotState.STREAMING, RobotState.DEAD, LinkState.OPEN
 
 class RobotBrain(RobotTasks):
     """Decision core of one robot, see the module's docstring. Times `now_s` are seconds on the robot's monotonic clock and never
-    decrease."""
+    fall."""
 
     @classmethod
     def from_state(cls, config: RobotConfig, state: Mapping[str, Any]) -> RobotBrain:
@@ -73,8 +73,7 @@ class RobotBrain(RobotTasks):
     # --- events ---
 
     def follow(self, schedule: Schedule, now_s: float) -> Heard:
-        """Follow a schedule, or refuse and count it: an older one, or one of another scheduler while the followed scheduler is
-        alive."""
+        """Follow a schedule, or refuse and count it: an older one, or one of another scheduler while the followed one is alive."""
         heard = self.following.hear(schedule, now_s)
         if heard.taken:
             newer = heard is not Heard.REPEATED
@@ -92,8 +91,7 @@ class RobotBrain(RobotTasks):
         return True
 
     def server_loads(self, server: str, now_s: float) -> None:
-        """Note that a server loads a model. Its first model is waited for; a server that was ready before counts as lost
-        meanwhile."""
+        """Note that a server loads a model. Its first model is waited for; one that was ready counts as lost meanwhile."""
         if not self._links.server_loads(server, now_s):
             self.server_lost(server, now_s, f"{server} loads a model")
 
@@ -138,8 +136,7 @@ class RobotBrain(RobotTasks):
             self.refused["late_refetch"] += 1
 
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
-        """Receive a server's answer to one of `Tick.resets`. Without an answer nothing is lost: each request of the new episode
-        carries it too."""
+        """Receive a server's answer to one of `Tick.resets`. Each request of the new episode carries it too."""
         if not ok:
             self.refused["episode_not_reset"] += 1
 
@@ -267,8 +264,7 @@ class RobotBrain(RobotTasks):
 
     @property
     def obstacle(self) -> str:
-        """Return the counter that names why the last tick did not begin an available action; empty: it began one, or none was
-        available."""
+        """Return the counter that names why the last tick began no available action; empty: it did, or there was none."""
         return self._motor.obstacle
 
     @property
@@ -285,8 +281,7 @@ class RobotBrain(RobotTasks):
         return self._holds_for
 
     def next_tick_s(self, now_s: float) -> float:
-        """Return the earliest time at which `tick` does anything new unless another event happens before; up to `now_s`: at
-        once."""
+        """Return the earliest time at which `tick` does anything new unless an event comes before; up to `now_s`: at once."""
         if self._opened:
             return now_s
         task, talk, rules, step_ends_s = self.task, self._talk, self._supervision, self._motor.step_ends_s
@@ -423,8 +418,7 @@ class RobotBrain(RobotTasks):
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)
 
     def _streams_on(self, now_s: float) -> bool:
-        """Return whether the robot was STREAMING and no condition of another state holds, which is the case in almost every
-        period."""
+        """Return whether the robot was STREAMING and no condition of another state holds, as in almost every period."""
         links = self._links
         link, stalled_s = links.system1, now_s - self._needs_chunk_since_s
         if self._failsafe.state is not STREAMING or link is None or link.state is not OPEN:

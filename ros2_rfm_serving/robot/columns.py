@@ -177,8 +177,7 @@ class ActionColumns:
         return self._shortest(difference, self._turns) if self.has_turns else difference
 
     def change(self, commands: Values, before: Values) -> Values:
-        """Return [..., A] the change from one command to another, the shortest way where commands are positions of a continuous
-        joint."""
+        """Return [..., A] the change between two commands, the shortest way for positions of a continuous joint."""
         difference: Values = commands - before
         return self._shortest(difference, self.wraps) if self.has_wraps else difference
 
@@ -198,8 +197,7 @@ class ActionColumns:
     # --- how commands of continuous joints are written ---
 
     def inside(self, commands: Values) -> Values:
-        """Return [A] the same positions within the limits of continuous joints, which are the numbers that their driver
-        understands."""
+        """Return [A] the same positions within the limits of continuous joints, as their driver needs them."""
         if not self.has_wraps:
             return commands
         lower, upper = self._low, self._high

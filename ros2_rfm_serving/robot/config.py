@@ -40,8 +40,7 @@ class CommandType(enum.Enum):
     """A force or torque. It lasts until the next command, so that only zero stops it; a controller that needs more than zero to
     stand against gravity has to add that itself."""
     BINARY = "binary"
-    """A choice between values, such as an open and a closed gripper. The column only has values that the policy gave, and keeps
-    them."""
+    """A choice between values, such as an open and a closed gripper. Only values of the policy are commanded, and kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +135,14 @@ class RobotConfig:
     """Accept a model whose demonstrations ran at another rate than this robot's steps; False: refuse its sessions. A robot's
     parameters have False unless the operator accepts other rates; a recording without the field predates the check."""
     execution_horizon: int = 8
-    """Steps from one request for a chunk to the next, which is the number of actions of a chunk to execute before the next one
-    replaces it."""
+    """Steps from one request for a chunk to the next, and so actions of a chunk to execute before the next one."""
     horizon: Horizon = field(default_factory=Horizon)
     """Policy by which servers report how much of each chunk to execute; without a policy `execution_horizon` holds."""
     synchronous: bool = False
-    """True: execute the horizon, then send a request, and hold until the reply arrives. False: request early enough to have no
-    pause."""
+    """True: execute the horizon, then send a request, and hold until the reply arrives. False: request early enough to avoid
+    pauses."""
     conditioning: Conditioning | None = Conditioning.PREFIX
-    """Conditioning that an asynchronous robot requests; a model without it refuses the session. None: the best that the model
-    offers."""
+    """Conditioning that an asynchronous robot requests; a model without it refuses the session. None: the best one offered."""
     guidance: Guidance = field(default_factory=Guidance)
     pipelining: Pipelining | None = None
     """Pipelining of System 1: several requests in flight, one per frame of `execution_horizon` steps; a model without it refuses
@@ -160,11 +157,9 @@ class RobotConfig:
     calls_per_action: dict[str, float] = field(default_factory=dict)
     """Calls of goal-coupled components per System 1 call, 1/H for System 2 (ROSA §3.4.2); all others are periodic."""
     calls_head_start: float = 0.0
-    """Share, in [0, 1), of the second such call that is due when an episode begins, so that the robots of a fleet do not plan in
-    step."""
+    """Share, in [0, 1), of the second such call that is due when an episode begins, to desynchronise a fleet's plans."""
     trajectory_horizon_s: float = 0.0
-    """Seconds of position commands that are sent ahead, before the brakes, to a controller that executes trajectories; 0: each
-    command is sent alone."""
+    """Seconds of position commands that are sent ahead, before the brakes, to a controller that executes trajectories; 0: none."""
     controller_rate_hz: float = 100.0
     """Rate at which that controller updates its own commands."""
     command_type: CommandType = CommandType.DELTA

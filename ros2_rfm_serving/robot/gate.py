@@ -82,8 +82,7 @@ class GateConfig:
                 raise ConfigurationError(problem, key=f"gate.{field.name}", fix="give one per action, in their order")
 
     def _check_values(self) -> None:
-        """Raise `ConfigurationError` for NaN and for negative thresholds: no value exceeds NaN, and every value exceeds a negative
-        one."""
+        """Raise `ConfigurationError` for NaN and for negative thresholds, which nothing or everything exceeds."""
         signed = {"workspace_lower", "workspace_upper", "action_mean"}
         for field in fields(self):
             values = getattr(self, field.name)

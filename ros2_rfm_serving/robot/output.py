@@ -14,8 +14,7 @@ from ros2_rfm_serving.types import Array
 def published(
     command: Array | npt.NDArray[np.float64], scale: tuple[float, ...], offset: tuple[float, ...]
 ) -> npt.NDArray[np.float64]:
-    """Return [A] the published numbers of a command, `scale * command + offset`; empty: 1 and 0. The sum turns a minus zero into a
-    zero."""
+    """Return [A] the published numbers of a command, `scale * command + offset`; empty: 1 and 0. A minus zero becomes a zero."""
     values: npt.NDArray[np.float64] = np.array(scale or 1.0) * command + np.array(offset or 0.0)
     return values
 
@@ -55,8 +54,7 @@ def check_stop(
 
 
 def _check_meaning(columns: ActionColumns, meaning: CommandType, what: str) -> None:
-    """Raise `ConfigurationError` when the receiver reads other types. Values that a stop keeps, such as a gripper's, may be
-    positions there."""
+    """Raise `ConfigurationError` when the receiver reads other types. Kept values, such as a gripper's, may be positions there."""
     fits = KEPT if meaning is CommandType.POSITION else {meaning}
     others = frozenset(columns.types) - fits
     if not others:

@@ -65,8 +65,7 @@ class RobotParts:
         self.task: TaskRun | None = None
         self.paused = False
         self.plan: tuple[str, ...] = ()
-        """Remaining subgoals of the newest plan. The first one is the instruction of System 1; without one it is the task's
-        instruction."""
+        """Remaining subgoals of the newest plan. The first one, or else the task's instruction, is System 1's."""
         self.history = ExecutionHistory()
         """History of the task, for the components that plan and judge."""
         self.held_ticks = 0
@@ -91,8 +90,7 @@ class RobotParts:
         self._model: ModelIdentity | None = None
         """Model whose actions are queued."""
         self._had_chunk = False
-        """True when a chunk came in this attempt since the last stop; from then on an asynchronous robot should never be without an
-        action."""
+        """True when a chunk came in this attempt since the last stop; from then on an asynchronous robot needs actions."""
         self._resets: tuple[EpisodeReset, ...] = ()
         self._holds_for = ""
         """Short reason why the last tick began no action."""
@@ -118,8 +116,8 @@ class RobotParts:
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """Return a function that applies another configuration from the next tick on. Only fields that may change while a robot
-        works may differ: its name, actions, rate, cameras and everything else that sessions have agreed upon stay, as do the task
-        and the queue.
+        works may differ: its name, actions, rate, cameras and everything else that sessions have agreed upon stay, as does the
+        queue.
 
         Raises: `ConfigurationError` when it does not fit the robot or its current position; then nothing has changed.
         """
@@ -165,8 +163,7 @@ class RobotParts:
         return self.paused or self._supervision.needs_person
 
     def _stalls_after_s(self) -> float:
-        """Return how long a robot may normally be without an action: while its first chunk is computed, and for each chunk that it
-        waits for."""
+        """Return how long a robot may normally be without an action, while its first chunk, or one to wait for, is computed."""
         return 0.0 if self._had_chunk and not self._talk.due.waits else self.config.failsafe.degraded_after_s
 
     # --- figures ---
@@ -188,8 +185,7 @@ class RobotParts:
 
     @property
     def conditioning(self) -> Conditioning | None:
-        """Return the conditioning of System 1's session; None: there is no session, or the robot is declared to wait for each
-        chunk."""
+        """Return the conditioning of System 1's session; None: there is no session, or the robot is synchronous."""
         link = self._links.system1
         if link is None or link.contract is None or self.config.synchronous:
             return None
@@ -243,8 +239,7 @@ class RobotParts:
 
     @property
     def horizons(self) -> Histogram:
-        """Return the horizons of all chunks with a server's horizon: the time to execute it, less what was executed meanwhile,
-        s."""
+        """Return the horizons of all chunks with a server's horizon, s, less what was executed meanwhile."""
         return self._motor.horizons
 
     @property
@@ -302,8 +297,7 @@ class RobotParts:
         return link.slo_s if link else math.inf
 
     def rates(self, now_s: float) -> tuple[float, float]:
-        """Return (actions executed, chunks merged) per second over the last `RATES_WINDOW_S`, without changing the core: a reader
-        is no input."""
+        """Return (actions executed, chunks merged) per second over the last `RATES_WINDOW_S`, without a change of state."""
         since_s = now_s - RATES_WINDOW_S
         executed, merged = (sum(at_s >= since_s for at_s in times) for times in (self._executed, self._merged))
         return executed / RATES_WINDOW_S, merged / RATES_WINDOW_S

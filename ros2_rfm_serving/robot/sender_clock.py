@@ -2,8 +2,8 @@
 
 Stamps are compared only with one another and with their arrivals. A straight line gives the earliest time, on the robot's clock, at
 which a stamp arrives; a reading that comes later is older by the difference, beyond the shortest delay of its path. The line
-follows the sender: its clock may run slower or faster than the robot's, be set, stand still or restart. docs/safety.md lists which
-cases can be distinguished.
+follows the sender: its clock may run slower or faster than the robot's, be set, stand still or restart. docs/safety.md lists the
+cases.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class SenderClock:
         self._line, self._confirmed = ArrivalLine(stamp_s, taken_s, 1.0), True
 
     def taken_s(self, stamp_s: float, now_s: float) -> float:
-        """Return when the reading was taken, at most `now_s`. stamp_s: by its sender's clock; 0: there is none, and the arrival
+        """Return when the reading was taken, at most `now_s`. stamp_s: by its sender's clock; 0: none, so that the arrival
         counts."""
         if stamp_s == 0.0 or not math.isfinite(stamp_s):
             return now_s
@@ -219,8 +219,7 @@ class SenderClock:
         return True
 
     def _is_in_line(self, point: Point, late_s: float) -> bool:
-        """Return whether a reading was collected. A stamp that is followed by an earlier one is dropped, so that a window of late
-        readings is even."""
+        """Return whether a reading was collected. A stamp before an earlier one is dropped, to keep a late window even."""
         held, self._held = self._held, None
         if held and held.stamp_s < point.stamp_s:
             self._collect(held)

@@ -114,8 +114,7 @@ class TaskRun:
             self.end(TaskOutcome.RESET_FAILED, f"the robot could not be reset: {problem}", now_s)
 
     def judged(self, verdict: str) -> str:
-        """Return DONE or FAILED after several equal verdicts in a row, as a single one may be a mistake; otherwise an empty
-        string."""
+        """Return DONE or FAILED after several equal verdicts in a row, as a single one may be a mistake; else empty."""
         self._votes = self._votes + 1 if verdict == self.verdict else 1
         self.verdict = verdict
         return verdict if self._votes >= self._votes_needed and verdict in (DONE, FAILED) else ""
@@ -148,8 +147,8 @@ class TaskRun:
         return min(1.0, self.elapsed_s(now_s) / self.goal.time_budget_s)
 
     def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        """End the task, or, while the robot is being reset, once that is over: otherwise two processes could move the robot. A
-        shutdown does not wait."""
+        """End the task, or, while the robot is being reset, once that is over, since only one process may move it; a shutdown does
+        not wait."""
         if self.being_reset and outcome is not TaskOutcome.SHUTDOWN:
             self.ends_after_reset = self.ends_after_reset or (outcome, message)
         elif self.result is None:

@@ -164,8 +164,7 @@ class RobotTasks(RobotParts):
         self._talk.forget(SYSTEM2)
 
     def _follow_plan(self, subgoals: tuple[str, ...]) -> None:
-        """Follow the newest plan of System 2. An empty plan means that only the current subgoal is left; the monitor decides
-        whether it is done."""
+        """Follow the newest plan of System 2. After an empty plan only the current subgoal is left, for the monitor to judge."""
         self._work_on(subgoals or self.plan[:1])
 
     def _work_on(self, subgoals: tuple[str, ...]) -> None:

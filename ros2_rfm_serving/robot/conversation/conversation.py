@@ -106,8 +106,7 @@ class Conversation:
         return answered
 
     def ask(self, sensors: Sensors | None, told: Told, episode: int, step_ends_s: float, now_s: float) -> Requests:
-        """Return the requests that are due. While the robot is stopped, goal-coupled components are asked only if their answer is
-        awaited."""
+        """Return the requests that are due. While the robot is stopped, goal-coupled components are asked only if awaited."""
         self.no_request = ""
         requests: list[tuple[str, ObservationRequest]] = []
         for link in self.links.all:  # in order, because a request to System 1 may make another call due
@@ -127,8 +126,7 @@ class Conversation:
         return link is not None and link.ask_again(request)
 
     def next_ask_s(self, step_ends_s: float, asking: bool, before_s: float) -> float:
-        """Return the earliest time at which a link has something to do, at most `before_s`. asking: a task runs, and requests may
-        be sent."""
+        """Return the earliest time at which a link has something to do, at most `before_s`. asking: requests may be sent."""
         next_s, links = before_s, self.links
         for link in links.all:
             if (deadline_s := link.deadline_s) < next_s:

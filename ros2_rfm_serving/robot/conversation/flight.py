@@ -29,8 +29,7 @@ class Answered:
 
 
 class Flight:
-    """Pending requests in the order of sending. A request that a later one's answer overtakes is dropped: no older chunk replaces a
-    newer one."""
+    """Pending requests in the order of sending. One whose answer is overtaken is dropped: no older chunk replaces a newer one."""
 
     KEPT: ClassVar = kept(in_flight="waited", sent="_sent", newest_seen="_seen")
 

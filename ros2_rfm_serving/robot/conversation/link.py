@@ -87,8 +87,7 @@ class Link:
     next_send_s: float = -math.inf
     """Earliest time of the next request by the schedule's rate."""
     allowance_s: float = 0.0
-    """Time that a synchronous robot's System 1 sometimes waits for a plan; it is part of the cycle, not lost (ROSA §3.4.2, eq.
-    4)."""
+    """Time that a synchronous robot's System 1 sometimes waits for a plan, as part of its cycle (ROSA §3.4.2, eq. 4)."""
     ready_s: float = math.inf
     """Earliest time of the next request; infinite: another event has to come first, because there is no session, or as many
     requests are in flight as may be."""

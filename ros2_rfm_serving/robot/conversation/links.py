@@ -20,8 +20,8 @@ CLOSED = LinkState.CLOSED
 
 class Links:
     """Links of one robot. Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is
-    ready, the link switches to that at once. It switches back when a newer schedule says so, or when that one is lost too and the
-    first is back."""
+    ready, the link switches to that at once. It switches back when a newer schedule says so, or when that is lost and the first is
+    back."""
 
     KEPT: ClassVar = kept("servers", "failovers", next_check_s="watch_s", components="_links")
 
@@ -220,8 +220,7 @@ class Links:
         return ""
 
     def _other_rate(self, demonstrated_hz: float) -> str:
-        """Return why a model's motions would be too fast or too slow on this robot, with the fix; empty: they fit or are
-        accepted."""
+        """Return why a model's motions are too fast or too slow for this robot, with the fix; empty: they are accepted."""
         config = self._config
         problem = "" if config.accept_other_rate else other_rate(config.step_rate_hz, demonstrated_hz)
         if not problem:
@@ -255,8 +254,7 @@ class Links:
     # --- time ---
 
     def watch(self, now_s: float) -> list[tuple[Link, Overdue]]:
-        """Count silent servers as lost. Return the links with an answer that is late or was given up; a link may appear with
-        both."""
+        """Count silent servers as lost. Return the links with an answer that is late or was given up; both may occur."""
         if now_s < self.watch_s:
             return []
         if now_s >= self.servers.check_s:

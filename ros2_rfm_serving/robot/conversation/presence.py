@@ -13,8 +13,7 @@ machine. The middleware reports the death of its process at once."""
 
 
 class Presence:
-    """Liveness of servers. A server is *ready* from its status message on; it is *lost* when it reports so, or is silent for
-    `timeout_s`.
+    """Liveness of servers. A server is *ready* from its status message on; it is *lost* when it reports so, or is silent too long.
 
     A server without any message is neither, until it has been expected for `timeout_s`. The same holds for one that loads its first
     model, however long that takes: when a factory starts, a standby that is ready sooner must not get the robots of the others.
@@ -57,8 +56,7 @@ class Presence:
         return True
 
     def loads(self, server: str, now_s: float) -> bool:
-        """Note that a server loads a model. Return whether it was never ready and is waited for; False: it counts as lost
-        meanwhile."""
+        """Note that a server loads a model. Return whether it was never ready and is waited for; False: it counts as lost."""
         if server in self._met:
             return False
         self._expected.discard(server)

@@ -277,8 +277,7 @@ class FallbackLadder:
             self._before, self._last = self._last, self._now
 
     def _mixed_went(self, command: Array | None) -> None:
-        """Note the command of mixed columns. Positions continue from the last command, all other columns from the start of the
-        ladder."""
+        """Note the command of mixed columns. Positions continue from the last command, all others from the start of the ladder."""
         now = self._now if command is None else command
         if now is None:
             return
@@ -318,15 +317,13 @@ class FallbackLadder:
         return self._slower(self._last, max(0.0, 1.0 - elapsed_s / rung.duration_s))
 
     def _stop_here(self) -> Array | None:
-        """Return [A] zero where that stops, the last command where that holds; None: neither is known, or the robot stands without
-        a command."""
+        """Return [A] zero where that stops, the last command where that holds; None: neither is known or needed."""
         if self._last is None:
             return self.stop_command()
         return self._columns.stopped(self._last) if self._columns.mixed else self._still
 
     def _slower(self, last: Array, share: float) -> Array:
-        """Return [A] the last motion at a share of its speed. Position commands continue with an ever smaller share of their last
-        change."""
+        """Return [A] the last motion at a share of its speed. Position commands continue with ever less of their last change."""
         columns = self._columns
         if not columns.mixed and not columns.has_position:
             return last if columns.has_binary else last * np.float32(share)

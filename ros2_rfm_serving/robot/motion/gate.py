@@ -131,8 +131,7 @@ class ChunkGate:
             yield "statistics"
 
     def _changes_beyond(self, values: Values, order: int, most: tuple[float, ...]) -> bool:
-        """Return whether a derivative of the velocities, `order` times, is too large. Positions are differentiated once more than
-        other columns."""
+        """Return whether a derivative of the velocities, `order` times, is too large. Positions need one more."""
         columns, values = self._columns, self._columns.unwrapped(values)
         found = False
         for is_it, extra in ((columns.is_position, 1), (columns.is_zeroed, 0)):

@@ -118,8 +118,7 @@ class Motor:
         """Recent position commands."""
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
-        """Return a function that applies other limits, another ladder and another pace from the next command on; the motion
-        continues.
+        """Return a function that applies other limits, another ladder and another pace from the next command on, in motion.
 
         Raises: `ConfigurationError` when they do not fit the robot or its current position; then nothing has changed.
         """
@@ -207,8 +206,7 @@ class Motor:
 
     @property
     def oldest_staleness_s(self) -> float:
-        """Return the age of the observation that the last action's chunk began with; unlike `staleness_s` only in a pipelined
-        session."""
+        """Return the age of the observation that the last action's chunk began with; it differs in a pipelined session."""
         origin, _ = self.queue.executed
         return math.nan if origin is None or math.isnan(self.staleness_s) else self._began_s - origin.begun_s
 
@@ -348,8 +346,7 @@ class Motor:
 
     def _eased(self, action: Array) -> Array:
         """Return [A] an action that is blended over the first steps of a chunk: an ever larger part of the way from the last
-        command, so that the seam has no jump, however much the robot's observation has changed. A standing robot gets the action
-        unchanged."""
+        command, so that the seam has no jump, however much the robot's observation has changed. A standing robot is not blended."""
         steps = self._config.blend_steps
         if self._at_seam:
             self._eased_steps = 0
@@ -397,8 +394,7 @@ class Motor:
         return self.ladder.stop_command()
 
     def stand(self, now_s: float) -> Array | None:
-        """Return [A] `stop_command` as the command of this period: limits count from it. Without a command the period counts as
-        without one."""
+        """Return [A] `stop_command` as the command of this period: limits count from it. Without one the period counts as empty."""
         command = self.stop_command()
         self.by = STAND
         if command is not None:

@@ -23,8 +23,7 @@ _UNLIMITED = 1e30
 _SHORTEST_S = 1e-6
 """Least time between two commands that counts; a command that follows at once may move by next to nothing."""
 MOST_DOUBT = 0.5
-"""Largest difference of a reading from the start of an arm, as a share of the longest first step, for which both positions
-count."""
+"""Share of the longest first step by which a reading may differ from the start of an arm, for both to count."""
 DOUBTFUL_COMMANDS = 2
 """Commands from rest for which both count: the first one sets a speed, the second one changes it."""
 
@@ -90,8 +89,7 @@ class CommandShaper:
 
     @classmethod
     def of(cls, config: RobotConfig) -> CommandShaper | None:
-        """Return the shaper of a robot; None: nothing limits its commands. Raises: `ConfigurationError` for limits of other
-        actions."""
+        """Return the shaper of a robot; None: nothing limits its commands. Raises: `ConfigurationError` for unfit limits."""
         if config.limits == Limits() and config.interpolation == 1:
             return None
         return cls(config.limits, ActionColumns.of(config), len(config.action_names), 1.0 / config.control_rate_hz)
@@ -113,8 +111,8 @@ class CommandShaper:
         return self._needs_position
 
     def is_in_reach(self, position: Array) -> bool:
-        """Return whether the limits begin within one control period's way, and `tolerance`, of this position: from further out any
-        command would be a jump."""
+        """Return whether the limits begin within one control period's way, and `tolerance`, of this position: beyond it any command
+        is a jump."""
         outside = np.maximum(self._lower - position, position - self._upper)
         return bool(((outside <= self._reach) | ~self._columns.is_position).all())
 
@@ -224,7 +222,7 @@ class CommandShaper:
 
     def resume(self, last: Values, velocity: Values, target: Values) -> None:
         """Continue position commands under way. last: [A] the last command. velocity: [A] their velocity, per second. target: [A]
-        the command wanted then."""
+        the goal."""
         self._last, self._velocity, self._target = last, velocity, target
 
     @property
@@ -266,8 +264,8 @@ class CommandShaper:
         return wanted.astype(np.float32)
 
     def _move_and_turn(self, wanted: Values, dt_s: float) -> Values:
-        """Return [A] the limited command of mixed columns, each by its type. Columns whose last command is unknown begin with the
-        wanted value."""
+        """Return [A] the limited command of mixed columns, each by its type. Columns without a last command begin with their
+        target."""
         assert self._last is not None and self._target is not None
         self._last = np.where(np.isnan(self._last), wanted, self._last)
         self._target = np.where(np.isnan(self._target), wanted, self._target)

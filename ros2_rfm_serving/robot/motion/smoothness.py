@@ -46,8 +46,8 @@ class Smoothness:
         return mean
 
     def held(self, command: Array | None = None) -> None:
-        """Count a period without an action, in which a fallback may have commanded something; periods before the first action do
-        not count."""
+        """Count a period without an action, in which a fallback may have commanded something; those before the first action are
+        left out."""
         if self._before:
             self.commanded(self._columns.stopped(self._before[0]) if command is None else command, at_seam=False)
 

@@ -20,8 +20,7 @@ OVERSHOOT = 0.25
 class CommandTrail:
     """Recent position commands, with their times.
 
-    Invariant: the times ascend; the trail has all commands that an arm may still follow at the oldest usable reading, and one
-    before.
+    Invariant: the times ascend; it has all commands that an arm may follow at the oldest usable reading, and one before.
     """
 
     KEPT: ClassVar = kept(commands="_commands")

@@ -180,8 +180,8 @@ class TrajectoryPlanner:
 
     def _set_out(self, command: Values, now_s: float, measured: Array | None) -> None:
         """Begin at rest at the controller's position: where it was left, or else the robot's measured one. A controller that is
-        further from `command` than one period's way, such as at a pose that the arm sags from, gets as long for the way as the
-        limits require."""
+        further from `command` than one period's way, such as at a pose that the arm sags from, gets the time that the limits
+        require."""
         rest, lead_in_s = command, self._bridge_s
         known = self._points[-1] if len(self._points) else measured
         if known is not None:
@@ -216,8 +216,7 @@ class TrajectoryPlanner:
         return points
 
     def _sent(self, begin: int, points: list[Values], now_s: float) -> Trajectory:
-        """Replace all control points from `begin` on. Those that are over are forgotten, except for those that the curve still
-        needs."""
+        """Replace all control points from `begin` on. Past ones that the curve does not need are forgotten."""
         over = max(0, min(begin, math.floor((now_s - self._origin_s) / self._period_s) - 3))
         self._points = np.concatenate([self._points[over:begin], np.array(points)])
         self._origin_s += over * self._period_s
