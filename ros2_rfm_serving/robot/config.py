@@ -152,7 +152,7 @@ class RobotConfig:
     blend_steps: int = 0
     """Steps over which commands ease from the last one into a new chunk; 0: the first action of a chunk is commanded unchanged."""
     replace_queue: bool = True
-    """A new chunk replaces what is queued (real-time chunking); False: it is appended."""
+    """True: a new chunk replaces the queue (real-time chunking); False: it is appended."""
     compatibility: Compatibility = Compatibility.NEWER
     calls_per_action: dict[str, float] = field(default_factory=dict)
     """Calls of goal-coupled components per System 1 call, 1/H for System 2 (ROSA §3.4.2); all others are periodic."""

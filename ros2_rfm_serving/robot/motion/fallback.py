@@ -144,7 +144,7 @@ class FallbackLadder:
         self._before: Array | None = None
         """[A] the command before that, of the same motion; None: there is no motion to continue."""
         self._will_set_out, self._sets_out = True, False
-        """Whether the next action, and the one under way, are the first since the robot stood or was on a rung. The speed of such
+        """True when the next action, and the one under way, are the first since the robot stood or was on a rung. The speed of such
         an action results from the distance to it, not from the policy."""
         self._step = NO_STEP
         """[A] difference of the last two commands before this rung: the motion that position commands continue."""

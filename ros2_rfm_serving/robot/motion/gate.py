@@ -67,7 +67,7 @@ class ChunkGate:
         self._mean, self._std = np.array(config.action_mean), np.array(config.action_std)
 
     def restored(self) -> None:
-        """Judge the units by what has been counted."""
+        """Judge the units by the restored counts."""
         self._judge_units()
 
     @classmethod

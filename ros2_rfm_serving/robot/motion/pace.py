@@ -28,8 +28,8 @@ ROUNDING = 1e-6
 class Pace:
     """Periods on a grid of time. Each command begins one of them, or stands for several where ticks are slower than the grid.
 
-    The grid keeps its place however ticks jitter, so that as many periods pass as time does. It begins anew after a gap, and when a
-    robot sets out from rest.
+    The grid keeps its place however ticks jitter, so that no period is lost. It restarts after a gap, and when a robot sets out
+    from rest.
     """
 
     KEPT: ClassVar = kept(due_s="_due_s", began_s="_began_s", intervals_s="_intervals_s")
@@ -48,7 +48,7 @@ class Pace:
         self._due_s = -math.inf
 
     def periods(self, now_s: float) -> int:
-        """Return the number of periods, at least 1, that a command of now stands for, those that are over by the grid included."""
+        """Return the number of periods, at least 1, that a command sent now covers, including those that are over by the grid."""
         if self._is_new(now_s):
             return 1
         return max(1, math.floor((now_s - self._due_s) / self.period_s + ROUNDING) + 1)

@@ -46,7 +46,7 @@ class CommandTrail:
         commands.append((now_s, command))
 
     def clear(self) -> None:
-        """Forget all: the arm has been moved by other means."""
+        """Forget all commands, because the arm has been moved by other means."""
         self._commands.clear()
 
     def is_over(self, read_s: float, period_s: float) -> bool:

@@ -58,7 +58,7 @@ class TrajectoryPlanner:
 
     `plan` replaces it, `stop` ends it at rest within the acceleration limits, and `keeps` checks whether it still matches the
     commands and reaches far enough. Times are those of the robot's clock. Limits count from control point to control point, also
-    where commands set out anew from a measured position.
+    where commands restart from a measured position.
     """
 
     KEPT: ClassVar = kept(
@@ -174,7 +174,7 @@ class TrajectoryPlanner:
     # --- parts of a plan ---
 
     def _fall_behind(self) -> None:
-        """Count with the update that a controller loses when its trajectory is replaced."""
+        """Add the delay of one update that a controller loses when its trajectory is replaced."""
         self._origin_s += self._update_s
         self._lead_s += self._update_s
 

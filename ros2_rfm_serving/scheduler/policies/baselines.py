@@ -172,7 +172,8 @@ def _share(servers: int, problem: Problem) -> tuple[int, ...]:
 
 
 def smallest(curves: Curves, model: str, gpu_type: str) -> Config:
-    """Return the smallest measured configuration: batch size 1, or continuous batching."""
+    """Return the smallest measured configuration: batch size 1, or continuous batching. Raises: `TooFewServersError` without
+    one."""
     configs = curves.configs.get((model, gpu_type))
     if not configs:
         raise TooFewServersError(f"{model!r} does not fit or was never measured on {gpu_type!r}, which its share has")

@@ -138,7 +138,7 @@ def _with_others(
 
 
 def _keeps(curves: Curves, schedule: BestSchedule) -> bool:
-    """Return whether every SLO is kept by robots' own queues, too: where the search knows no such schedule it returns another."""
+    """Return whether every SLO is kept by robots' own queues, too: the search may return another where it knows none."""
     return keeps_every_slo(schedule.problem, curves, operated(schedule, curves, curves))
 
 

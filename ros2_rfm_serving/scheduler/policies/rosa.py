@@ -22,7 +22,7 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 RATE_TOLERANCE = 1e-3
-"""eps of the binary search, relative to f_max."""
+"""Tolerance eps of the binary search, relative to f_max."""
 FRONTIER_TOLERANCE = 2e-3
 """Remaining possible gain at which the heterogeneous search ends, relative to the optimistic bound."""
 SERVER_COST_S = 1e-4
@@ -40,7 +40,7 @@ class RosaSchedule:
 
 @dataclass(frozen=True)
 class _ServerConfig:
-    """p of ROSA eq. 3: one server for k robots of one demand."""
+    """Configuration p of ROSA eq. 3: one server for k robots of one demand."""
 
     config: Config
     demand: int

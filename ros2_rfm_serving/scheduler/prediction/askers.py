@@ -147,7 +147,7 @@ class Rows:
         self._think_s = member.think_s
         """Time of the newest chunk that it executes, beside what was executed until the chunk arrived."""
         self._until_s = math.inf
-        """Time of the newest chunk that its server says is to be trusted, in total."""
+        """Part of the newest chunk that its server trusts, in total."""
         self._left_s = self._over_s = self._from_s = 0.0
         """Time that is left of the newest chunk when the last request is sent; time that was executed of it; and when that was."""
         self.waits = False
@@ -240,7 +240,7 @@ class Robot:
         self.steady_s = None if member.jitter_s else 0.5 * member.round_trip_s
         """Time of one way, if it is constant."""
         self.takes = self.executes = True
-        """Whether it accepts its last answer, and whether it executes any of it."""
+        """True when it accepts its last answer, and when it executes any of it."""
         self.allowance_s = 0.0
         """Time that the pace makes up for in addition to one period."""
         self.phase = Phase()

@@ -44,7 +44,7 @@ class Frames:
         self.until_s = begins_s
         """Time until which it has actions."""
         self.takes = self.executes = True
-        """Whether it accepts its last answer, and executes any of it."""
+        """True when it accepts its last answer, and when it executes any of it."""
 
     def ask_s(self, from_s: float) -> float:
         """Return when one more request is sent, after the last one. from_s: when there is room for it."""

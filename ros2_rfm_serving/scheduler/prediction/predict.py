@@ -252,8 +252,8 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
 
 
 def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, host: Host) -> float:
-    """Return the rate by the curve. A robot that executes while it waits has of each chunk as much as its server says: while little
-    is left of one, it stands."""
+    """Return the rate by the curve. A robot that executes while it waits can use of each chunk only the part that its server
+    trusts: after a short part it stands."""
     trusted = task.trusted
     if trusted is None or not task.overlapped:
         return rate_hz

@@ -170,7 +170,7 @@ class QueueRuns:
 
     @property
     def waits(self) -> Waits:
-        """Return what the members see in all runs."""
+        """Return the waiting times of the members in all runs."""
         with self._lock:
             if self._waits is None:
                 self._waits = self._summary(list(self._each()))
