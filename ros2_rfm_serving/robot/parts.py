@@ -116,8 +116,8 @@ class RobotParts:
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """Return a function that applies another configuration from the next tick on. Only fields that may change while a robot
-        works may differ: its name, actions, rate, cameras and everything else that sessions have agreed upon stay, as does the
-        queue.
+        works may differ: its name, actions, rate, cameras and everything else that sessions have agreed upon stay, as do the task
+        and the queue.
 
         Raises: `ConfigurationError` when it does not fit the robot or its current position; then nothing has changed.
         """

@@ -36,7 +36,8 @@ class Due:
         self._conditioning, self._replaces = config.conditioning, config.replace_queue
         self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
         self.waits = config.synchronous
-        """True when the robot holds while the next chunk is computed: by declaration, or because of a long delay."""
+        """True when the robot holds while the next chunk is computed: by declaration, or because the model cannot bridge the
+        delay."""
         self.too_slow = ""
         """Reason why it waits without being declared to."""
 

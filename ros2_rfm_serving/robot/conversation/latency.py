@@ -15,7 +15,8 @@ WINDOW = 100
 class Latencies:
     """Last `WINDOW` round trips, s, network included. The expectation is cached, because it is read more often than it changes.
 
-    window_maximum: expect the longest of the window instead of its median. longest: expect the longest ever.
+    window_maximum: expect the longest of the window instead of its median. longest: expect the longest ever, so that a single slow
+    one counts for good.
     """
 
     KEPT: ClassVar = kept(latest_s="_latest", longest_s="_longest_s")

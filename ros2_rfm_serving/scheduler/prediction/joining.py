@@ -60,7 +60,7 @@ class Joining:
 
     def gain(self, num_waiting: int) -> float:
         """Return the gain of several groups over whole batches, for the waiting requests, or with as many more as come on average
-        while one runs, in standard deviations of the learned values. At 0 or below no request joins."""
+        while one runs, in standard deviations of the learned values. At 0 or below no request joins, by the known costs."""
         if num_waiting not in self._gains:
             later = max(num_waiting, min(self._sessions, math.ceil(1.5 * num_waiting)))
             self._gains[num_waiting] = max(self._gain(num_waiting), self._gain(later))

@@ -4,7 +4,8 @@ As in `closed_queue.py` the robots are simulated from several starts. A round (`
 let in are perceived together, which delays those in flight, then all in flight advance by one step, and those with all steps are
 answered. The server's own rule lets requests in (`joining.py`): a group of rows at the same step joins those in flight where more
 groups serve more, or where it delays them less than it would wait; otherwise when a group has ended. Rows that no other may join
-run as a whole, except for an occasional batch that goes step by step. Rows never advance alone to keep an SLO.
+run as a whole, except for an occasional batch that goes step by step. The simulation leaves out rows that advance alone to keep an
+SLO.
 """
 
 from __future__ import annotations
