@@ -1,4 +1,4 @@
-"""One robot: action queue, requests, watchdogs, task; `tick()`."""
+"""Decision core of one robot: action queue, requests, watchdogs and task. `RobotBrain.tick()` runs it."""
 
 from ros2_rfm_serving.robot.brain import RobotBrain
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors, Tick

@@ -1,10 +1,11 @@
-"""One robot: `tick()` once per control period returns what to command, whom to ask, and what changed.
+"""Decision core of one robot: `tick()` runs once per control period and returns the command, the requests and the changes.
 
-Pure: it is given the time, sensor readings, the schedule, replies. Nothing here blocks, and no input raises: what is wrong is
-counted in `refused` and dropped. A body that does not tick periodically asks `next_tick_s()` when to tick next.
+The core is pure: its inputs are the time, sensor readings, schedules and replies. Nothing here blocks, and no input raises: a wrong
+input is counted in `refused` and dropped. An adapter that does not tick periodically reads the time of its next tick from
+`next_tick_s()`.
 
-Every input is an event of `robot/events.py`: `handle` takes any of them, and each has a method that does the same. Events in the
-same order lead to the same decisions; from a `snapshot` on, too.
+Every input is an event of `robot/events.py`: `handle` accepts any of them, and each has a method that does the same. The same
+events in the same order lead to the same decisions, also when they start from a `snapshot`.
 """
 
 from __future__ import annotations
@@ -43,19 +44,20 @@ from ros2_rfm_serving.types import (
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
 
 KINDS = {SYSTEM1: Chunk, SYSTEM2: Plan}
-"""Of replies; all others are verdicts."""
+"""Component -> class of its replies; the replies of all other components are verdicts."""
 EXECUTING, WAITING = TaskPhase.EXECUTING, TaskPhase.WAITING
 STOPPED, NO_ACTION, NO_STATE, NO_NEW_STATE = "stopped", "no action", "no state in time", "no new state"
-"""What a control period without an action is for."""
+"""Reasons why a control period has no action."""
 STREAMING, DEAD, OPEN = RobotState.STREAMING, RobotState.DEAD, LinkState.OPEN
 
 
 class RobotBrain(RobotTasks):
-    """See the module's docstring. Times `now_s` are seconds on the robot's monotonic clock and never go back."""
+    """Decision core of one robot, see the module's docstring. Times `now_s` are seconds on the robot's monotonic clock and never
+    fall."""
 
     @classmethod
     def from_state(cls, config: RobotConfig, state: Mapping[str, Any]) -> RobotBrain:
-        """Return a core that goes on from a `snapshot` of one with this configuration.
+        """Return a core that continues from a `snapshot` of a core with this configuration.
 
         Raises: `RfmError` for names that are missing or unknown; `ConfigurationError` as the constructor does.
         """
@@ -64,14 +66,14 @@ class RobotBrain(RobotTasks):
         return made
 
     def handle(self, event: events.Event, now_s: float) -> Any:
-        """Return what an event makes the robot do or answer: a `Tick` for a control tick, otherwise the answer of the method of the
-        same input. The start of a task is answered by `task`."""
+        """Handle an event and return a `Tick` for a control tick, otherwise the return value of the method for the same input. A
+        started task is read from `task`, because its event returns nothing."""
         return HANDLERS[type(event)](self, event, now_s)
 
-    # --- what the world tells ---
+    # --- events ---
 
     def follow(self, schedule: Schedule, now_s: float) -> Heard:
-        """Takes a schedule, or refuses and counts it: an older one, or another scheduler's while the one that is followed lives."""
+        """Follow a schedule, or refuse and count it: an older one, or one of another scheduler while the followed one is alive."""
         heard = self.following.hear(schedule, now_s)
         if heard.taken:
             newer = heard is not Heard.REPEATED
@@ -82,19 +84,19 @@ class RobotBrain(RobotTasks):
         return heard
 
     def server_seen(self, server: str, ready: bool, now_s: float) -> bool:
-        """A status message of a server arrived. True when it changes anything: tick."""
+        """Update a server from its status message. Return whether this changes anything, so that a tick is due."""
         if ready:
             return self._links.server_seen(server, now_s)
         self.server_lost(server, now_s, f"{server} is not ready")
         return True
 
     def server_loads(self, server: str, now_s: float) -> None:
-        """A status message says that it loads a model. The first one is waited for; the server of another is lost meanwhile."""
+        """Note that a server loads a model. Its first model is waited for; one that was ready counts as lost meanwhile."""
         if not self._links.server_loads(server, now_s):
             self.server_lost(server, now_s, f"{server} loads a model")
 
     def server_alive(self, server: str, now_s: float) -> None:
-        """The middleware hears its process, whatever that says."""
+        """Note that the middleware sees the process of a server, whatever its status is."""
         self._links.server_alive(server, now_s)
 
     def server_lost(self, server: str, now_s: float, problem: str = "") -> None:
@@ -111,8 +113,8 @@ class RobotBrain(RobotTasks):
             self._opened = True
 
     def _begin_session(self, model: ModelIdentity) -> None:
-        """Actions that were accepted in the last one bridge the time until the first chunk, unless another model made them: it is
-        what they were made from that makes them right, not the connection that carried them."""
+        """Begin a session of System 1. Accepted actions of the last session bridge the time until the first chunk, unless another
+        model made them: actions stay valid because of the model behind them, not because of the connection that carried them."""
         self._served, self._connected = False, True
         if model != self._model:
             self._motor.discard()
@@ -121,23 +123,26 @@ class RobotBrain(RobotTasks):
     def session_refused(
         self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False
     ) -> None:
-        """contract: robot and server do not fit (`ContractError`); the robot refuses to resume on a server that fitted before.
-        full: the server takes no more sessions (`CapacityError`); the route's other one is asked."""
+        """Note that a server refused a session.
+
+        contract: robot and server do not fit (`ContractError`); the robot refuses to resume on a server that fitted before. full:
+        the server accepts no more sessions (`CapacityError`); the other server of the route is asked.
+        """
         self._links.refused(component, server, problem, now_s, contract=contract, full=full)
 
     def ask_again(self, request: RequestId) -> None:
-        """A server wants a newer observation for what it has not answered yet: the next tick sends it."""
+        """Mark a pending request for which the server wants a newer observation; the next tick sends it."""
         if not self._talk.ask_again(request):
             self.refused["late_refetch"] += 1
 
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
-        """A server's answer to one of `Tick.resets`; without one every request of the new episode says it too."""
+        """Receive a server's answer to one of `Tick.resets`. Each request of the new episode carries it too."""
         if not ok:
             self.refused["episode_not_reset"] += 1
 
     def reply(self, reply: Reply, now_s: float) -> bool:
-        """A reply arrived; it counts, and True is returned, only if it answers what its component has in flight."""
-        if now_s >= self._links.watch_s:  # what is late is late, whether or not a tick has seen it
+        """Receive a reply. Return whether it counts: it has to answer a request that its component has in flight."""
+        if now_s >= self._links.watch_s:  # late is late, even before a tick has noticed it
             self._watch(now_s)
         answered = self._talk.accept(reply, now_s)
         if isinstance(answered, str):
@@ -156,7 +161,7 @@ class RobotBrain(RobotTasks):
         return True
 
     def _take(self, reply: Reply, answered: Answered, now_s: float) -> str:
-        """Does what the reply says, or returns the counter under which it is dropped."""
+        """Apply a reply, or return the counter under which it is dropped."""
         identity, task = answered.asked.id, self.task
         component = identity.component
         if task is None or not task.active or identity.episode != self.episode:
@@ -183,12 +188,12 @@ class RobotBrain(RobotTasks):
             return "wrong_actions"
         seen = answered.seen
         executed = self._queue.mark - seen.mark
-        # The clock may be a step behind what has been executed: a request goes out just before a step begins.
+        # The delay may be a step less than the executed steps, because a request goes out just before a step begins.
         delay = self._talk.due.steps(now_s - seen.sent_s)
         real_delay, moved = max(executed, delay), min(executed, delay)
         self._talk.due.answered(system1, delay, moved)
         if moved > seen.bridged:
-            return "delay_not_bridged"  # whatever the delay usually is; asked anew, it may stand meanwhile
+            return "delay_not_bridged"  # whatever the usual delay is; a new request may find the robot at rest
         begun_s = answered.asked.observed_s
         longest = system1.contract.chunk_length if system1.contract else 0
         problem = self._motor.take(chunk, seen.mark, seen.observed_s, real_delay=real_delay, longest=longest, begun_s=begun_s)
@@ -204,14 +209,14 @@ class RobotBrain(RobotTasks):
     # --- the control period ---
 
     def is_period(self, now_s: float) -> bool:
-        """A control period may begin: until then a tick commands and asks nothing."""
+        """Return whether a control period may begin; until then a tick commands and requests nothing."""
         return self._motor.is_period(now_s)
 
     def tick(self, sensors: Sensors | None, now_s: float, *, may_act: bool = True) -> Tick:
-        """As often as anything ticks: watchdogs, sessions, requests, then, once per control period, the next action.
+        """Run watchdogs, sessions and requests, at any rate, and once per control period the next action.
 
-        may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly, except a stand once the
-        last state is older than `max_observation_age_s`.
+        may_act: False when no new state arrived in time. Everything else continues, but no action is commanded without a new state;
+        the robot is only stopped once the last state is older than `max_observation_age_s`.
         """
         motor, links = self._motor, self._links
         motor.looks()
@@ -247,7 +252,7 @@ class RobotBrain(RobotTasks):
 
     @property
     def why(self) -> Why:
-        """What the last tick commanded, and why that."""
+        """Return the source of the last tick's command and the reason for it."""
         motor = self._motor
         if motor.by in (By.ROW, By.PART):
             origin, row = motor.queue.executed
@@ -259,16 +264,16 @@ class RobotBrain(RobotTasks):
 
     @property
     def obstacle(self) -> str:
-        """Why the last tick did not begin an action that was there, as the name of a counter; empty: it did, or none was there."""
+        """Return the counter that names why the last tick began no available action; empty: it did, or there was none."""
         return self._motor.obstacle
 
     @property
     def begins_action(self) -> bool:
-        """The last tick commanded an action of a chunk, or the first part of the way to it."""
+        """Return whether the last tick commanded an action of a chunk, or the first part of the way to it."""
         return self._motor.by is By.ROW
 
     def _why_not(self) -> str:
-        """Why no action was begun."""
+        """Return why no action was begun."""
         if self._holds_for == STOPPED:
             return "paused by a person" if self.paused else self._supervision.stopped
         if self._holds_for == NO_ACTION:
@@ -276,21 +281,21 @@ class RobotBrain(RobotTasks):
         return self._holds_for
 
     def next_tick_s(self, now_s: float) -> float:
-        """The earliest time at which `tick` does anything new if nothing else happens before; up to `now_s`: at once."""
+        """Return the earliest time at which `tick` does anything new unless an event comes before; up to `now_s`: at once."""
         if self._opened:
             return now_s
         task, talk, rules, step_ends_s = self.task, self._talk, self._supervision, self._motor.step_ends_s
         if task is None or self.paused or not task.active:
             return min(talk.next_ask_s(step_ends_s, False, math.inf), self._links.servers.check_s)
         budget_ends_s = task.budget_ends_s if task.phase is not WAITING else math.inf
-        # While it is stopped: the ladder, and the end of the stop.
+        # A stopped robot ticks for the fallback ladder and for the end of the stop.
         next_s = now_s + 1.0 / self.config.control_rate_hz if rules.stopped else self._next_step_s(step_ends_s, now_s)
         next_s = min(next_s, budget_ends_s, self._links.servers.check_s, self._failsafe.dead_s, rules.pass_ends_s)
-        asking = not (talk.no_request or rules.needs_person)  # else: when things change
+        asking = not (talk.no_request or rules.needs_person)  # otherwise requests wait for an event
         return talk.next_ask_s(step_ends_s, asking, next_s)
 
     def _next_step_s(self, step_ends_s: float, now_s: float) -> float:
-        """When the next action is due, or waiting has taken too long."""
+        """Return when the next action is due, or when the wait for a chunk has become too long."""
         if self._talk.due.may_pop():
             return step_ends_s
         since_s = self._needs_chunk_since_s
@@ -304,7 +309,7 @@ class RobotBrain(RobotTasks):
     def _trajectory(
         self, planner: TrajectoryPlanner, command: Array | None, sensors: Sensors | None, now_s: float
     ) -> Trajectory | None:
-        """What replaces the trajectory that the controller executes; None: it goes on."""
+        """Return the trajectory that replaces the one that the controller executes; None: that one continues."""
         trajectory = None
         if command is None:
             trajectory = None if self._holds_for == NO_NEW_STATE else planner.stop(now_s)
@@ -329,7 +334,7 @@ class RobotBrain(RobotTasks):
         for link, found in self._links.watch(now_s):
             if found is Overdue.GIVEN_UP:
                 self.refused["request_timeout"] += 1
-                self.figures[link.component].late += link.slo_s == math.inf  # else it was late before
+                self.figures[link.component].late += link.slo_s == math.inf  # a request with an SLO was counted as late before
                 continue
             self.refused["late_answer"] += 1
             self.figures[link.component].late += 1
@@ -337,7 +342,7 @@ class RobotBrain(RobotTasks):
                 self._late(link.component)
 
     def _command(self, sensors: Sensors | None, now_s: float, may_act: bool) -> Array | None:
-        """[A] of this control period; None: nothing is to be said."""
+        """Return [A] the command of this control period; None: nothing is commanded."""
         task, motor = self.task, self._motor
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
             return self._stand_blind(now_s)
@@ -356,7 +361,7 @@ class RobotBrain(RobotTasks):
         return self._step(task, positions, now_s)
 
     def _stand_blind(self, now_s: float) -> Array | None:
-        """Nobody knows where the robot is: it stands, at once, and nothing of what was planned is executed after that."""
+        """Stop the robot at once, because its position is unknown; no planned action is executed after that."""
         self._holds_for = NO_STATE
         if self.executing:
             self._count_held(now_s)
@@ -367,7 +372,7 @@ class RobotBrain(RobotTasks):
         return self._motor.stand(now_s) if self._motor.ladder.moved else None
 
     def _count_held(self, now_s: float) -> None:
-        """A control period without an action."""
+        """Count a control period without an action."""
         if self.task is None or not self._holds.is_due(now_s):
             return
         self._holds.began(now_s)
@@ -384,7 +389,7 @@ class RobotBrain(RobotTasks):
             self._needs_chunk_since_s = since_s if since_s < now_s else now_s
             return motor.fall_back(positions, now_s)
         action = motor.step(positions, now_s)
-        if not due.may_pop():  # the body need not tick at the end of this step to find that out
+        if not due.may_pop():  # the adapter need not tick at the end of this step to find that out
             self._needs_chunk_since_s = now_s + 1.0 / self.config.step_rate_hz
         if action is None:
             task.held_steps += 1
@@ -394,7 +399,7 @@ class RobotBrain(RobotTasks):
         return action
 
     def _rest(self, task: TaskRun | None, positions: Array | None, now_s: float) -> Array | None:
-        """Without a task: down the ladder from the last action until the robot stands. Who resets the robot moves it alone."""
+        """Follow the ladder from the last action until the robot stands, without an active task. A reset moves the robot alone."""
         ladder = self._motor.ladder
         self._holds_for = f"the task is {task.phase.name.lower()}" if task is not None else "no task"
         if not ladder.moved:
@@ -407,13 +412,13 @@ class RobotBrain(RobotTasks):
         return self._motor.fall_back(positions, now_s)
 
     def _judge(self, now_s: float) -> None:
-        """The fail-safe state; a robot that is DEAD ends its task."""
+        """Update the fail-safe state; a robot that is DEAD ends its task."""
         self._failsafe.update(self._facts(), now_s)
         if self._failsafe.state is DEAD and self.task is not None and self.task.active and not self._in_hands:
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)
 
     def _streams_on(self, now_s: float) -> bool:
-        """As in almost every period: it has been streaming, and nothing is such that it could be anything else."""
+        """Return whether the robot was STREAMING and no condition of another state holds, as in almost every period."""
         links = self._links
         link, stalled_s = links.system1, now_s - self._needs_chunk_since_s
         if self._failsafe.state is not STREAMING or link is None or link.state is not OPEN:
@@ -459,4 +464,4 @@ HANDLERS: Mapping[type, Handler] = {
     events.ConfigurationChanged: lambda core, event, now_s: core.prepared(event.config)(),
     events.CountsAdded: lambda core, event, now_s: core.refused.update(event.counts),
 }
-"""Class of an event -> what the core does with it."""
+"""Class of an event -> function that handles it."""

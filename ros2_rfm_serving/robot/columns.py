@@ -1,7 +1,7 @@
-"""The columns of an action: how each is commanded, what stops it, and whether its values wrap.
+"""Description of the columns of an action: how each is commanded, which value stops it, and whether its values wrap.
 
-Everything that handles commands asks this description: limits, interpolation, blending, the fallback ladder, the gate, the figures
-of smoothness, the check of the output, and the simulated bodies.
+All code that handles commands uses this description: limits, interpolation, blending, the fallback ladder, the gate, the smoothness
+metrics, the check of the output, and the simulated bodies.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FULL_TURN = 2.0 * math.pi
 KNOWN_TURNS = (FULL_TURN, 360.0)
 """Limits that span one of these suggest a continuous joint: radians and degrees."""
 SPAN_TOLERANCE = 0.008
-"""Relative: limits are written with two or three digits, such as 3.14."""
+"""Relative tolerance of the span, because limits are written with two or three digits, such as 3.14."""
 MOST_TURNS = 1.1
-"""Limits that are further apart than this many turns are those of a joint that counts its turns: a command that went on behind the
-one with the number at the other would turn it all the way back."""
+"""Largest span of limits, in turns, of a joint that wraps. A joint with wider limits counts its turns: wrapping its command from
+one limit to the other would turn it all the way back."""
 WINDOW_TOLERANCE = 0.05
 """Turns by which a policy may be beyond the border of its own representation."""
 
@@ -41,7 +41,7 @@ ZEROED = frozenset({CommandType.VELOCITY, CommandType.EFFORT, CommandType.DELTA}
 LASTING = frozenset({CommandType.VELOCITY, CommandType.EFFORT})
 """Types whose last command stays in force and moves the robot: only zero stops them."""
 ALIASES = {"gripper": CommandType.BINARY}
-"""Other names of command types, for people."""
+"""Other names of command types, for users."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,21 +60,21 @@ class ActionColumns:
     is_position: Mask = field(init=False)
     is_binary: Mask = field(init=False)
     is_kept: Mask = field(init=False)
-    """A stop keeps the last command."""
+    """Columns whose last command is kept by a stop."""
     is_zeroed: Mask = field(init=False)
-    """A stop commands zero."""
+    """Columns that are set to zero by a stop."""
     is_delta: Mask = field(init=False)
     is_driven: Mask = field(init=False)
-    """Velocities and displacements: they are driven towards a safe pose by what is left to go."""
+    """Columns of velocities and displacements; the remaining distance drives them towards a safe pose."""
     wraps: Mask = field(init=False)
-    """Commands that are positions of a continuous joint."""
+    """Columns whose commands are positions of a continuous joint."""
     mixed: bool = field(init=False)
     has_position: bool = field(init=False)
     has_binary: bool = field(init=False)
     has_delta: bool = field(init=False)
     has_kept: bool = field(init=False)
     has_lasting: bool = field(init=False)
-    """Some column goes on moving by its last command."""
+    """True when the last command keeps some column moving."""
     has_turns: bool = field(init=False)
     has_wraps: bool = field(init=False)
     _turn: Values = field(init=False)
@@ -82,10 +82,10 @@ class ActionColumns:
     _turns: Mask = field(init=False)
     _low: Values = field(init=False)
     _high: Values = field(init=False)
-    """[A] the limits, rounded towards each other to float32, as commands are."""
+    """[A] the limits, rounded towards each other to float32, the type of commands."""
 
     def __post_init__(self) -> None:
-        """Raises: `ConfigurationError` for a continuous joint that cannot be one."""
+        """Compute the masks. Raises: `ConfigurationError` for a continuous joint whose turn, type or limits cannot wrap."""
         kinds, turns = frozenset(self.types) or frozenset({self.kind}), np.array(self.turns, np.float64)
         masks = {
             "is_position": self._mask({CommandType.POSITION}),
@@ -116,7 +116,7 @@ class ActionColumns:
 
     @classmethod
     def of(cls, config: RobotConfig) -> ActionColumns:
-        """Raises: `ConfigurationError` when types or turns are not those of the actions."""
+        """Return the columns of a robot. Raises: `ConfigurationError` when types or turns do not match the actions."""
         return cls.made(
             config.command_type, config.action_names, types=config.command_types, turns=config.turns, limits=config.limits
         )
@@ -131,7 +131,10 @@ class ActionColumns:
         turns: tuple[float, ...] = (),
         limits: Limits | None = None,
     ) -> ActionColumns:
-        """types, turns: per column; empty: all are `kind`, and none wraps. Raises: `ConfigurationError`."""
+        """Return the columns with these names. types, turns: per column; empty: all are `kind`, and none wraps.
+
+        Raises: `ConfigurationError` when the number of types, turns or limits is not that of the names, or a turn is impossible.
+        """
         for key, given in (("command_types", types), ("continuous_joints", turns)):
             if given and len(given) != len(names):
                 raise ConfigurationError(f"{len(given)} values for {len(names)} actions", key=key, fix="give one per action")
@@ -152,29 +155,29 @@ class ActionColumns:
 
     @property
     def label(self) -> str:
-        """The types, for people: `velocity`, or `velocity (j1, j2) and binary (grip)`."""
+        """Return the types, for users: `velocity`, or `velocity (j1, j2) and binary (grip)`."""
         if not self.mixed:
             return self.kind.value
         return " and ".join(f"{kind.value} ({self.named({kind})})" for kind in dict.fromkeys(self.types))
 
     def named(self, kinds: Iterable[CommandType]) -> str:
-        """Names of the columns of these types, for people."""
+        """Return the names of the columns of these types, for users."""
         wanted = frozenset(kinds)
         return ", ".join(name for name, kind in zip(self.names, self.types, strict=True) if kind in wanted)
 
     def has(self, kinds: Iterable[CommandType]) -> bool:
-        """Some column is of one of these types; a robot without columns has its `kind`."""
+        """Return whether some column is of one of these types; a robot without columns has its `kind`."""
         return bool((frozenset(self.types) or frozenset({self.kind})) & frozenset(kinds))
 
     # --- differences ---
 
     def distance(self, positions: Values, others: Values) -> Values:
-        """[..., A] how far measured positions are from others, the shortest way round continuous joints of any type."""
+        """Return [..., A] the distance of measured positions from others, the shortest way round continuous joints of any type."""
         difference: Values = positions - others
         return self._shortest(difference, self._turns) if self.has_turns else difference
 
     def change(self, commands: Values, before: Values) -> Values:
-        """[..., A] from one command to another, the shortest way where commands are positions of a continuous joint."""
+        """Return [..., A] the change between two commands, the shortest way for positions of a continuous joint."""
         difference: Values = commands - before
         return self._shortest(difference, self.wraps) if self.has_wraps else difference
 
@@ -183,7 +186,7 @@ class ActionColumns:
         return shortest.astype(difference.dtype, copy=False)
 
     def unwrapped(self, rows: Values) -> Values:
-        """[n, A] the rows of a chunk, without the jumps at the borders of continuous joints."""
+        """Return [n, A] the rows of a chunk, without the jumps at the borders of continuous joints."""
         if not self.has_wraps or len(rows) < 2:
             return rows
         made = rows.copy()
@@ -194,7 +197,7 @@ class ActionColumns:
     # --- how commands of continuous joints are written ---
 
     def inside(self, commands: Values) -> Values:
-        """[A] the same positions within the limits of continuous joints, which are the numbers that their driver understands."""
+        """Return [A] the same positions within the limits of continuous joints, as their driver needs them."""
         if not self.has_wraps:
             return commands
         lower, upper = self._low, self._high
@@ -205,10 +208,10 @@ class ActionColumns:
         return made.astype(commands.dtype, copy=False)
 
     def written(self, commands: Values, start: Values, target: Values) -> Values:
-        """[A] commands on the way from `start` to `target`, in the numbers that the policy and the driver use.
+        """Return [A] commands on the way from `start` to `target`, in the numbers that the policy and the driver use.
 
-        Limits say which numbers these are. Without limits the two ends say it: where the way crosses the border between -pi and pi,
-        or between 0 and 2 pi, the numbers cross it too. All others, such as counts of turns, go on from the command before.
+        Limits define these numbers. Without limits the two ends define them: where the way crosses the border between -pi and pi,
+        or between 0 and 2 pi, the numbers cross it too. All others, such as counts of turns, continue from the command before.
         """
         if not self.has_wraps:
             return commands
@@ -221,10 +224,10 @@ class ActionColumns:
         made = np.where(from_zero, commands - turn * np.floor(commands / turn), made)
         return self.inside(made.astype(commands.dtype, copy=False))
 
-    # --- what is written together ---
+    # --- stops ---
 
     def stopped(self, last: Array) -> Array:
-        """[A] float32: what stops the robot, whose last command was `last`."""
+        """Return [A] float32: the command that stops the robot after the command `last`."""
         made: Array = np.where(self.is_kept, last, np.float32(0.0)).astype(np.float32, copy=False)
         return made
 
@@ -258,20 +261,20 @@ class ActionColumns:
 
 
 def as_columns(kind: CommandType | ActionColumns, num_actions: int) -> ActionColumns:
-    """The columns themselves, or that many of one type."""
+    """Return the given columns, or `num_actions` columns of the given type."""
     if isinstance(kind, ActionColumns):
         return kind
     return ActionColumns.made(kind, tuple(f"action_{index}" for index in range(num_actions)))
 
 
 def rounded_down(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The largest float32 that is not above it."""
+    """Return the largest float32 that is not above the bound."""
     nearest = bound.astype(np.float32)
     return np.where(nearest > bound, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float64)
 
 
 def suggestions(columns: ActionColumns, limits: Limits) -> Iterator[str]:
-    """Return what people should know about this description, although it is valid."""
+    """Yield advice for users about a description that is valid."""
     yield from _without_speed_limit(columns, limits)
     for key, rates in (("max_velocity", limits.max_velocity), ("max_acceleration", limits.max_acceleration)):
         idle = [

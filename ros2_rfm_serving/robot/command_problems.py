@@ -1,4 +1,4 @@
-"""What is wrong with a robot's actions and commands, with values and units, for people. Nothing is decided from this."""
+"""Diagnoses of a robot's actions and commands, with values and units, for users. No decision follows from them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ros2_rfm_serving.types import Array, Chunk
 Values = npt.NDArray[np.float64]
 
 LARGEST_ANGLE_RAD = 2.0 * math.pi
-"""An arm's joint whose limits are angles in radians has none beyond."""
+"""Largest limit of an arm's joint whose limits are angles in radians."""
 SMALLEST_DEGREES = 45.0
-"""Limits of all joints from which on they are degrees, where the joints are measured within one turn in radians."""
+"""Smallest limit, of all joints, that suggests degrees, where the joints are measured within one turn in radians."""
 STILL_WINDOW_S = 3.0
-"""Over which commands and measurements are compared."""
+"""Window in which commands and measurements are compared."""
 MOVED = 0.05
-"""Commanded motion in that time, in the units of the actions: less may be lost in friction."""
+"""Smallest commanded motion in that window, in the units of the actions, that counts; less may be lost in friction."""
 OFFSET = 0.2
-"""Between a position that is commanded all the time and the measured one."""
+"""Smallest distance between a constant commanded position and the measured one that counts as commanded motion."""
 STILL = 0.02
-"""Share of the commanded motion: what stands moves less."""
+"""Share of the commanded motion; a joint that stands moves less."""
 STILL_STATE = 1e-6
-"""Range of every number of a state in that time: what stands, where no positions of the actions are measured."""
+"""Range of each number of a state in that window below which the robot stands, where no positions of the actions are measured."""
 
 
 def start_problem(obstacle: str, positions: Array | None, config: RobotConfig) -> str:
-    """Return why position commands do not begin, with the fix; empty: `obstacle` is about something else.
+    """Return why position commands do not begin, with the fix; empty: `obstacle` has another cause.
 
     obstacle: name of the counter. positions: [A] measured, in the units of the actions; None: unknown.
     """
@@ -50,7 +50,7 @@ def start_problem(obstacle: str, positions: Array | None, config: RobotConfig) -
 
 
 def chunk_problem(chunk: Chunk, config: RobotConfig) -> str:
-    """Return what is wrong with the actions of a chunk, with the worst value and what it may be; empty: nothing is."""
+    """Return the problem of the actions of a chunk, with the worst value and its limits; empty: there is no problem."""
     names, rows = config.action_names, np.asarray(chunk.chunk_robot)
     if chunk.action_names != names:
         return f"its actions are {', '.join(chunk.action_names)}, and the robot's are {', '.join(names)}"
@@ -63,7 +63,7 @@ def chunk_problem(chunk: Chunk, config: RobotConfig) -> str:
 
 
 def _beyond_limits(rows: Array, config: RobotConfig) -> str:
-    """rows: [T, A], finite."""
+    """Return the problem of the worst value beyond its limits; empty: there is none. rows: [T, A], finite."""
     lower, upper = _bounds(config)
     outside = np.maximum(lower - rows, rows - upper)
     row, column = np.unravel_index(int(np.argmax(outside)), outside.shape)
@@ -78,7 +78,7 @@ def _beyond_limits(rows: Array, config: RobotConfig) -> str:
 
 
 def _bounds(config: RobotConfig) -> tuple[Array, Array]:
-    """Return ([A], [A]) what commands may be; infinite: anything."""
+    """Return ([A], [A]), the lower and upper limits of commands; infinite: no limit."""
     shape = (len(config.action_names),)
     lower = np.broadcast_to(np.asarray(config.limits.lower or -math.inf), shape)
     return lower, np.broadcast_to(np.asarray(config.limits.upper or math.inf), shape)
@@ -105,7 +105,7 @@ def limits_problem(positions: Array | None, config: RobotConfig) -> str:
 
 
 class Stillness:
-    """Whether commands go out while nothing moves: `problem` says so after each window, and is empty otherwise."""
+    """Detector of commands that move nothing. `problem` describes them after each window, and is empty otherwise."""
 
     def __init__(self, config: RobotConfig) -> None:
         self._config, self._columns = config, ActionColumns.of(config)
@@ -113,13 +113,13 @@ class Stillness:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a window: what was commanded before is another motion."""
+        """Begin a window, because the commands so far belong to another motion."""
         self._commands: list[Array] = []
         self._measured: list[Array] = []
         self._begun_s = math.inf
 
     def end(self) -> None:
-        """Nothing is commanded any more."""
+        """Clear the problem, because no commands go out any more."""
         self.problem = ""
         self.restart()
 
@@ -153,7 +153,7 @@ class Stillness:
         return f"commands go out, and nothing moves: {name} was to move by {how_far:.3g} in {window_s:.0f} s, and {moved}"
 
     def _commanded(self, commands: Values, measured: Values | None, window_s: float) -> Values:
-        """[A] how far each column was to move in the window; 0 for binary columns and efforts."""
+        """Return [A] the motion that was commanded to each column in the window; 0 for binary columns and efforts."""
         columns = self._columns
         wanted = np.where(columns.is_position, np.ptp(commands, axis=0), 0.0)
         if measured is not None:

@@ -1,6 +1,6 @@
-"""Inputs of a robot's core, one class each: `RobotBrain.handle` takes them.
+"""Events that are the inputs of a robot's core: `RobotBrain.handle` accepts them.
 
-Classes are values: nothing changes one after it was made. The time at which an event happens is no field; it is given with it.
+Events are values: nothing changes one after it was made. The time of an event is not a field; it is passed with the event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ServerStatusReceived:
 
     server: str
     ready: bool
-    """It answers requests."""
+    """True when the server answers requests."""
 
 
 @record(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ServerLoadingReceived:
 
 @record(frozen=True, slots=True)
 class ServerProcessSeen:
-    """A sign of the middleware that the process of a server is there."""
+    """A sign from the middleware that the process of a server is alive."""
 
     server: str
 
@@ -49,7 +49,7 @@ class ServerLost:
 
     server: str
     problem: str = ""
-    """Why it counts as lost; empty: no reason is known."""
+    """Reason why it counts as lost; empty: no reason is known."""
 
 
 @record(frozen=True, slots=True)
@@ -63,20 +63,20 @@ class SessionOpened:
 
 @record(frozen=True, slots=True)
 class SessionRefused:
-    """A session that a server has refused, or that could not be asked for."""
+    """A session that a server has refused, or that could not be requested."""
 
     component: str
     server: str
     problem: str
     contract: bool = False
-    """Robot and server do not fit."""
+    """True when robot and server do not fit."""
     full: bool = False
-    """The server takes no more sessions."""
+    """True when the server accepts no more sessions."""
 
 
 @record(frozen=True, slots=True)
 class RefetchRequested:
-    """A server's wish for a newer observation in place of one that it has not used yet."""
+    """A server's request for a newer observation in place of one that it has not used yet."""
 
     request: RequestId
 
@@ -101,9 +101,9 @@ class ControlTick:
     """A control period, or a moment between two."""
 
     sensors: Sensors | None
-    """The newest readings; None: none came yet."""
+    """The newest readings; None: there are none yet."""
     may_act: bool = True
-    """A new state came in time."""
+    """True when a new state arrived in time."""
 
 
 @record(frozen=True, slots=True)
@@ -115,12 +115,12 @@ class TaskStarted:
 
 @record(frozen=True, slots=True)
 class TaskFinished:
-    """The end of a task whose result was taken."""
+    """The end of a task whose result was collected."""
 
 
 @record(frozen=True, slots=True)
 class TaskCanceled:
-    """The wish to end the task."""
+    """The request to end the task."""
 
     outcome: TaskOutcome
     message: str
@@ -137,32 +137,32 @@ class ResetFinished:
 
     ok: bool
     problem: str
-    """Why the robot could not be reset; empty: it was."""
+    """Reason why the robot could not be reset; empty: it was reset."""
 
 
 @record(frozen=True, slots=True)
 class StopRequested:
-    """The wish for a command that makes the robot stand now."""
+    """The request for a command that stops the robot now."""
 
 
 @record(frozen=True, slots=True)
 class TrajectoryStopRequested:
-    """The wish for a trajectory that ends at rest as soon as possible."""
+    """The request for a trajectory that ends at rest as soon as possible."""
 
 
 @record(frozen=True, slots=True)
 class PauseRequested:
-    """A person's wish that the robot pauses."""
+    """An operator's request to pause the robot."""
 
 
 @record(frozen=True, slots=True)
 class ResumeRequested:
-    """A person's wish that the robot goes on."""
+    """An operator's request to resume the robot."""
 
 
 @record(frozen=True, slots=True)
 class AbortRequested:
-    """A person's wish that the task ends."""
+    """An operator's request to end the task."""
 
 
 @record(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class CountsAdded:
     """Refusals outside of the core, such as messages that could not be read, which are counted with its own."""
 
     counts: Mapping[str, int]
-    """Name of a counter -> how much is added to it."""
+    """Name of a counter -> number to add to it."""
 
 
 Event = (

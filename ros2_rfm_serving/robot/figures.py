@@ -1,4 +1,4 @@
-"""How a robot's components answer: in time or late, and with which words."""
+"""Response statistics of a robot's components: in time or late, and their verdicts and plans."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ros2_rfm_serving.types.state import keep
 
 MAX_WORDS, MAX_WORD_CHARACTERS = 16, 60
 OTHER = "(other)"
-"""What a component says once it has used that many different words."""
+"""Entry that counts all further texts of a component that has used `MAX_WORDS` different ones."""
 
 
 @dataclass
 class ComponentFigures:
-    """Since the start."""
+    """Response statistics of one component since the start."""
 
     in_time: int = 0
-    """Answers that counted, within the SLO; without one, all of them."""
+    """Accepted answers within the SLO; without an SLO, all of them."""
     late: int = 0
-    """Later than the SLO, or given up."""
+    """Answers later than the SLO, or given up."""
     round_trips: Histogram = field(default_factory=Histogram)
-    """Of every answer to a request, s, late ones too."""
+    """Round trips of every answer to a request, s, late ones included."""
     words: Counter[str] = field(default_factory=Counter)
-    """Of those in time: verdicts, or the first subgoal of plans; none for action chunks."""
+    """Texts of the answers in time: verdicts, or the first subgoal of plans; action chunks have none."""
 
     def answered(self, reply: Reply) -> None:
         self.in_time += 1

@@ -1,4 +1,4 @@
-"""What is looked for in a whole chunk before its first row moves anything, and what follows."""
+"""Checks of a whole chunk before its first action is executed, and the reaction to a failed check."""
 
 from __future__ import annotations
 
@@ -10,51 +10,54 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 
 class GateMode(enum.Enum):
-    """What follows when a check finds something."""
+    """Reaction to a failed check."""
 
     OFF = "off"
     WARN = "warn"
-    """It is counted as `gate_<check>`, and executed."""
+    """Count the chunk as `gate_<check>`, and execute it."""
     REFUSE = "refuse"
-    """It is counted, and dropped whole."""
+    """Count the chunk, and drop it whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateConfig:
-    """Per check what follows, and from where on it finds something; per action column, an empty tuple checks nothing."""
+    """Reaction and threshold of each check; thresholds are per action column, and an empty tuple checks nothing."""
 
     jump: GateMode = GateMode.OFF
-    """From the last command to the first row."""
+    """Change from the last command to the first action."""
     max_jump: tuple[float, ...] = ()
-    """In the action's units."""
+    """Largest change, in the action's units."""
     velocity: GateMode = GateMode.OFF
-    """Between its rows, of positions; of the rows themselves, of velocities."""
+    """Velocity between the actions, for positions; the actions themselves, for velocities."""
     max_velocity: tuple[float, ...] = ()
-    """Per second."""
+    """Largest velocity, per second."""
     acceleration: GateMode = GateMode.OFF
     max_acceleration: tuple[float, ...] = ()
-    """Per second squared."""
+    """Largest acceleration, per second squared."""
     jerk: GateMode = GateMode.OFF
     max_jerk: tuple[float, ...] = ()
-    """Per second cubed."""
+    """Largest jerk, per second cubed."""
     workspace: GateMode = GateMode.OFF
-    """Any row outside of these."""
+    """Actions outside of these limits."""
     workspace_lower: tuple[float, ...] = ()
     workspace_upper: tuple[float, ...] = ()
     clamped: GateMode = GateMode.REFUSE
-    """Too many of the first hundred chunks' values are clearly beyond the limits, to be clamped or refused: the units are wrong."""
+    """Too many values of the first hundred chunks are clearly beyond the limits, to be clamped or refused: the units are wrong."""
     max_clamped: float = 0.5
-    """Share of the values, [0, 1]."""
+    """Largest share of such values, [0, 1]."""
     statistics: GateMode = GateMode.OFF
-    """Any value too far from the actions that the model was trained on."""
+    """Values too far from the actions that the model was trained on."""
     action_mean: tuple[float, ...] = ()
     action_std: tuple[float, ...] = ()
-    """Empty: as the model itself says when its session opens; one that does not say is not checked, which is counted."""
+    """Empty: the model provides both when its session opens; a model without them is not checked, which is counted."""
     max_deviations: float = 8.0
-    """Standard deviations."""
+    """Largest deviation, in standard deviations."""
 
     def check(self, num_actions: int) -> None:
-        """Raises: `ConfigurationError` when a check is on that has nothing to compare with, or not one number per action."""
+        """Check this configuration for a robot with `num_actions` actions.
+
+        Raises: `ConfigurationError` when an active check has no threshold, or a field does not have one number per action.
+        """
         needs = {
             "jump": ("max_jump",),
             "velocity": ("max_velocity",),
@@ -79,7 +82,7 @@ class GateConfig:
                 raise ConfigurationError(problem, key=f"gate.{field.name}", fix="give one per action, in their order")
 
     def _check_values(self) -> None:
-        """Nothing is beyond what is no number, and everything beyond what is below zero."""
+        """Raise `ConfigurationError` for NaN and for negative thresholds, which nothing or everything exceeds."""
         signed = {"workspace_lower", "workspace_upper", "action_mean"}
         for field in fields(self):
             values = getattr(self, field.name)

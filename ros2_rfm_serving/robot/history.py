@@ -1,4 +1,4 @@
-"""What became of a task so far, in words: System 2 plans from it, and the monitor judges by it (ROSA §2.2.2).
+"""Execution history of a task as text: System 2 plans from it, and the monitor judges by it (ROSA §2.2.2).
 
 `Before: push the puck: failed. Attempt 2, 4/15 s. reach the red goal: done. Now: push the puck.`
 """
@@ -10,13 +10,13 @@ from typing import ClassVar
 from ros2_rfm_serving.types.state import kept
 
 MAX_EVENTS = 3
-"""Of one attempt, the newest; a prompt is no log."""
+"""Newest events of one attempt that are kept, because a prompt is no log."""
 MAX_FAILURES = 3
-"""Of former attempts."""
+"""Newest failures of former attempts that are kept."""
 
 
 class ExecutionHistory:
-    """Of one task; `begin` starts anew."""
+    """Execution history of one task; `begin` starts a new one."""
 
     KEPT: ClassVar = kept(attempt="_attempt", failures="_failures", events="_events")
 
@@ -29,19 +29,19 @@ class ExecutionHistory:
         self._events: list[str] = []
 
     def note(self, subgoal: str, what: str) -> None:
-        """What became of a subgoal. The same twice in a row is said once."""
+        """Note the outcome of a subgoal. A repetition of the last event is left out."""
         event = _event(subgoal, what)
         if self._events[-1:] != [event]:
             self._events = [*self._events, event][-MAX_EVENTS:]
 
     def retry(self, subgoal: str, why: str) -> None:
-        """The attempt failed at `subgoal`; what it had reached is undone."""
+        """Note that the attempt failed at `subgoal`, and forget the events of this attempt, which its reset undoes."""
         self._failures = [*self._failures, _event(subgoal, why)][-MAX_FAILURES:]
         self._events = []
         self._attempt += 1
 
     def text(self, subgoal: str, elapsed_s: float, budget_s: float) -> str:
-        """subgoal: what is being worked on; empty: there is no plan."""
+        """Return the history for a prompt. subgoal: the current one; empty: there is no plan."""
         failed = f"Before: {'; '.join(self._failures)}. " if self._failures else ""
         events = f" {'; '.join(self._events)}." if self._events else ""
         now = f" Now: {subgoal}." if subgoal else ""

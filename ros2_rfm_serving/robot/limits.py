@@ -1,4 +1,4 @@
-"""What a command may be: values, velocities, accelerations."""
+"""Limits of commands: values, velocities, accelerations and jerks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 from ros2_rfm_serving.errors import ConfigurationError
 
 MAX_LAG_S = 1.0
-"""Longest delay that a limit of the jerk may cost."""
+"""Longest delay that a jerk limit may cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Per action column, in the command's units; an empty tuple: no limit of that kind; an infinite entry: none in that column."""
+    """Limits per action column, in the command's units; an empty tuple: no limit of that kind; an infinite entry: none there."""
 
     lower: tuple[float, ...] = ()
     upper: tuple[float, ...] = ()
     tolerance: float = 0.0
     """A value beyond its limit by no more than this is clamped; one further out is refused, and the whole action with it."""
     max_velocity: tuple[float, ...] = ()
-    """Of position commands, per second: a faster one is slowed down."""
+    """Velocity of position commands, per second; a faster command is slowed down."""
     max_acceleration: tuple[float, ...] = ()
-    """Per second squared of position commands; change per second of velocity and delta commands."""
+    """Acceleration of position commands, per second squared; change per second of velocity and delta commands."""
     max_jerk: tuple[float, ...] = ()
-    """Per second cubed of position commands, per second squared of all others; needs an acceleration in the same column. Commands
-    lag behind by max_acceleration / max_jerk seconds."""
+    """Jerk of position commands, per second cubed; per second squared of all others. It needs an acceleration in the same column.
+    Commands lag behind by max_acceleration / max_jerk seconds."""
 
     def __post_init__(self) -> None:
         _check_finite("tolerance", (self.tolerance,), least=0.0)
@@ -52,7 +52,7 @@ class Limits:
                 raise _wrong("max_jerk", self.max_jerk, problem, f"give a larger jerk, for at most {MAX_LAG_S:g} s")
 
     def check(self, num_actions: int) -> None:
-        """Raises: `ConfigurationError` when these are not limits of that many action columns."""
+        """Raise `ConfigurationError` unless each kind of limit is empty or has `num_actions` values."""
         for key, values in self._columns().items():
             if values and len(values) != num_actions:
                 raise _wrong(key, values, f"{len(values)} values for {num_actions} actions", "give one per action, in their order")

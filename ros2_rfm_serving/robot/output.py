@@ -1,4 +1,4 @@
-"""What the numbers of a command mean where they arrive, and so what stops the robot there."""
+"""Meaning of the numbers of a command for the receiver, and the commands that stop the robot there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ros2_rfm_serving.types import Array
 def published(
     command: Array | npt.NDArray[np.float64], scale: tuple[float, ...], offset: tuple[float, ...]
 ) -> npt.NDArray[np.float64]:
-    """[A] what goes out for a command: `scale * command + offset`; empty: 1 and 0. The sum turns a minus zero into a zero."""
+    """Return [A] the published numbers of a command, `scale * command + offset`; empty: 1 and 0. A minus zero becomes a zero."""
     values: npt.NDArray[np.float64] = np.array(scale or 1.0) * command + np.array(offset or 0.0)
     return values
 
@@ -22,7 +22,7 @@ def published(
 def counted_on(
     values: npt.NDArray[np.float64], before: npt.NDArray[np.float64], turns: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """[A] Return the same angles, as the numbers that are nearest to those before. turns: [A] one turn; 0: the column has none."""
+    """Return [A] the same angles, as the numbers nearest to `before`. turns: [A] one turn; 0: the column has none."""
     way, turn = values - before, np.where(turns > 0.0, turns, 1.0)
     nearest: npt.NDArray[np.float64] = np.where(turns > 0.0, before + way - turn * np.round(way / turn), values)
     return nearest
@@ -31,10 +31,12 @@ def counted_on(
 def check_stop(
     columns: ActionColumns, meaning: CommandType | None, offset: tuple[float, ...], what: str, *, zeroes: bool = False
 ) -> None:
-    """Raises: `ConfigurationError` when nothing that the robot could be told there makes it stand.
+    """Check that a command exists that stops the robot.
 
-    meaning: of the numbers where they arrive; None: they are what the commands are. what: that says so, for people. zeroes:
-    displacements of zero are commanded.
+    meaning: of the numbers for the receiver; None: that of the commands. what: the source of `meaning`, for users. zeroes: True
+    when displacements of zero are commanded.
+
+    Raises: `ConfigurationError` when no number that could be sent stops the robot.
     """
     if meaning is not None:
         _check_meaning(columns, meaning, what)
@@ -52,7 +54,7 @@ def check_stop(
 
 
 def _check_meaning(columns: ActionColumns, meaning: CommandType, what: str) -> None:
-    """Values that a stop keeps, such as a gripper's, may be positions where they arrive."""
+    """Raise `ConfigurationError` when the receiver reads other types. Kept values, such as a gripper's, may be positions there."""
     fits = KEPT if meaning is CommandType.POSITION else {meaning}
     others = frozenset(columns.types) - fits
     if not others:

@@ -1,4 +1,4 @@
-"""What a robot's brain consists of, and what it says about itself."""
+"""Parts and reported figures of a robot's core."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 OPEN, EXECUTING = LinkState.OPEN, TaskPhase.EXECUTING
 RATES_WINDOW_S = 5.0
-"""Over which actions and chunks per second are counted."""
+"""Window over which actions and chunks per second are counted."""
 
 
 class RobotParts:
-    """State and figures; `RobotBrain` is what happens."""
+    """State and figures of a robot's core; `RobotBrain` adds its behaviour."""
 
     KEPT: ClassVar = kept(
         *("refused", "following", "admission", "episode", "paused", "plan", "history", "figures"),
@@ -53,10 +53,10 @@ class RobotParts:
         executed_at_s="_executed",
         merged_at_s="_merged",
     )
-    """All but the task, which has a state while there is one."""
+    """Everything except the task, which has a state of its own while there is one."""
 
     def __init__(self, config: RobotConfig) -> None:
-        """Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
+        """Build the parts of the core. Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
         self.config = config
         self.refused: Counter[str] = Counter()
         self.following = Following()
@@ -65,37 +65,38 @@ class RobotParts:
         self.task: TaskRun | None = None
         self.paused = False
         self.plan: tuple[str, ...] = ()
-        """Subgoals that are left of the newest plan. The first is what System 1 is told; none: the task's own instruction."""
+        """Remaining subgoals of the newest plan. The first one, or else the task's instruction, is System 1's."""
         self.history = ExecutionHistory()
-        """Of the task, for those who plan and judge."""
+        """History of the task, for the components that plan and judge."""
         self.held_ticks = 0
         self.figures: defaultdict[str, ComponentFigures] = defaultdict(ComponentFigures)
-        """Of every component that has answered, or should have."""
+        """Response statistics of each component that has answered, or has been late."""
         self._motor = Motor(config, self.refused)
         self._queue = self._motor.queue
         self._planner = TrajectoryPlanner(config) if config.trajectory_horizon_s else None
         self._holds = Pace(1.0 / config.control_rate_hz)
-        """Control periods without an action, which are counted as such."""
+        """Pace at which control periods without an action are counted."""
         self._supervision = Supervision(config.policy)
         self._talk = Conversation(config, self._motor, self._supervision, self.refused)
         self._links = self._talk.links
         self._failsafe = FailSafe(config.failsafe)
         self._needs_chunk_since_s = math.inf
         self._served = False
-        """A chunk came in the session that System 1 has, or had last."""
+        """True when a chunk came in the current or last session of System 1."""
         self._connected = False
         self._opened = False
-        """Since the last tick: the state that follows is not told by a later one, when a task may have begun."""
+        """True when a session opened since the last tick. The adapter then ticks at once: a later tick would not show the state
+        that follows, because a task may have begun."""
         self._model: ModelIdentity | None = None
-        """Whose actions are queued."""
+        """Model whose actions are queued."""
         self._had_chunk = False
-        """Of this attempt, since the last stop: from then on an asynchronous robot should never be without an action."""
+        """True when a chunk came in this attempt since the last stop; from then on an asynchronous robot needs actions."""
         self._resets: tuple[EpisodeReset, ...] = ()
         self._holds_for = ""
-        """Why the last tick began no action, in a word."""
+        """Short reason why the last tick began no action."""
         self._executed: deque[float] = deque()
         self._merged: deque[float] = deque()
-        """When, within the last `RATES_WINDOW_S` before the newest."""
+        """Times of the newest actions and chunks, within `RATES_WINDOW_S` before the newest."""
 
     # --- snapshots ---
 
@@ -107,17 +108,18 @@ class RobotParts:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a snapshot of a core with the same configuration.
 
-        Raises: `RfmError` for names that are missing or unknown, with the part that they are of.
+        Raises: `RfmError` for names that are missing or unknown, with the part that they belong to.
         """
         check_names("RobotBrain", {**self.KEPT, "task": "task"}, state)
         restore(self, self.KEPT, {name: value for name, value in state.items() if name != "task"})
         self.task = None if state["task"] is None else TaskRun.from_state(state["task"])
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
-        """What makes another configuration count from the next tick on. It differs in what may change of a robot at work: its name,
-        its actions, its rate, its cameras and all else that sessions have agreed upon stays, as do the task and what is queued.
+        """Return a function that applies another configuration from the next tick on. Only fields that may change while a robot
+        works may differ: its name, actions, rate, cameras and everything else that sessions have agreed upon stay, as do the task
+        and the queue.
 
-        Raises: `ConfigurationError` when it does not fit the robot, or where it is; then nothing has changed.
+        Raises: `ConfigurationError` when it does not fit the robot or its current position; then nothing has changed.
         """
         if config.horizon != self.config.horizon and config.horizon.policy:
             problem = f"servers were told it with the policy {config.horizon.policy!r} when the session opened"
@@ -136,7 +138,7 @@ class RobotParts:
         return apply
 
     def _facts(self) -> Facts:
-        """What the fail-safe state follows from."""
+        """Return the facts that determine the fail-safe state."""
         link, talk = self._links.system1, self._talk
         failing_s = math.inf
         if link is not None and link.unanswered_s < math.inf:
@@ -157,33 +159,33 @@ class RobotParts:
 
     @property
     def _in_hands(self) -> bool:
-        """A person decides what comes next: until then it does not move."""
+        """Return whether the robot stands until an operator decides how to continue."""
         return self.paused or self._supervision.needs_person
 
     def _stalls_after_s(self) -> float:
-        """How long it is normal to have no action: while the first chunk is computed, and every one for robots that wait for it."""
+        """Return how long a robot may normally be without an action, while its first chunk, or one to wait for, is computed."""
         return 0.0 if self._had_chunk and not self._talk.due.waits else self.config.failsafe.degraded_after_s
 
     # --- figures ---
 
     @property
     def state(self) -> RobotState:
-        """As of the last tick."""
+        """Return the fail-safe state of the last tick."""
         return self._failsafe.state
 
     @property
     def reason(self) -> str:
-        """Why not STREAMING."""
+        """Return why the robot is not STREAMING."""
         return self._failsafe.reason
 
     @property
     def mismatch(self) -> str:
-        """How a server's model differs from the one that the robot has worked with; empty: it does not."""
+        """Return how a server's model differs from the one that the robot has worked with; empty: it does not."""
         return self._links.mismatch
 
     @property
     def conditioning(self) -> Conditioning | None:
-        """What System 1's session uses; None: it has none, or the robot waits for each chunk as it was declared."""
+        """Return the conditioning of System 1's session; None: there is no session, or the robot is synchronous."""
         link = self._links.system1
         if link is None or link.contract is None or self.config.synchronous:
             return None
@@ -191,7 +193,7 @@ class RobotParts:
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Component -> why its server does not serve it."""
+        """Return component -> reason why its server does not serve it."""
         return {link.component: link.refusal for link in self._links.all if link.refusal}
 
     @property
@@ -200,12 +202,12 @@ class RobotParts:
 
     @property
     def stop_reason(self) -> str:
-        """Why the task is STOPPED or WAITING; empty: it is not."""
+        """Return why the task is STOPPED or WAITING; empty: it is not."""
         return self._supervision.stopped if self.task is not None else ""
 
     @property
     def gate_warnings(self) -> Counter[str]:
-        """Chunks that were executed although the gate found something, by the check."""
+        """Return check -> number of chunks that were executed although this check of the gate failed."""
         return self._motor.gate_warnings
 
     @property
@@ -227,28 +229,27 @@ class RobotParts:
 
     @property
     def oldest_staleness_s(self) -> float:
-        """Of the observation that the same action's chunk began with."""
+        """Return the age of the observation that the chunk of the last executed action began with."""
         return self._motor.oldest_staleness_s
 
     @property
     def stalenesses(self) -> Histogram:
-        """Of every executed action, s."""
+        """Return the staleness of every executed action, s."""
         return self._motor.stalenesses
 
     @property
     def horizons(self) -> Histogram:
-        """Of every chunk of which its server said how much to execute: how long that takes, without what was executed meanwhile,
-        s."""
+        """Return the horizons of all chunks with a server's horizon, s, less what was executed meanwhile."""
         return self._motor.horizons
 
     @property
     def fallbacks(self) -> Counter[str]:
-        """How often each motion of the fallback ladder was begun."""
+        """Return how often each motion of the fallback ladder was begun."""
         return Counter({motion.value: count for motion, count in self._motor.ladder.entered.items()})
 
     @property
     def smoothness(self) -> Smoothness:
-        """Of this episode."""
+        """Return the smoothness of this episode."""
         return self._motor.smoothness
 
     @property
@@ -257,23 +258,23 @@ class RobotParts:
 
     @property
     def subgoal(self) -> str:
-        """That is being worked on; empty: there is no plan."""
+        """Return the current subgoal; empty: there is no plan."""
         return self.plan[0] if self.plan else ""
 
     @property
     def instruction(self) -> str:
-        """What System 1 is told."""
+        """Return the instruction of System 1."""
         return self.subgoal or (self.task.goal.instruction if self.task else "")
 
     @property
     def system1_server(self) -> str:
-        """The one in use, be it the standby."""
+        """Return the server in use, which may be the standby."""
         link = self._links.system1
         return link.server if link else ""
 
     @property
     def ready_servers(self) -> list[str]:
-        """Servers that report that they are ready, and are not lost."""
+        """Return the servers that report that they are ready and are not lost."""
         return sorted(self._links.servers.ready)
 
     @property
@@ -282,7 +283,7 @@ class RobotParts:
 
     @property
     def sessions(self) -> list[tuple[str, str, int]]:
-        """(server, component, epoch) of the open ones."""
+        """Return (server, component, epoch) of each open session."""
         return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is OPEN]
 
     @property
@@ -291,13 +292,12 @@ class RobotParts:
         return link.latencies.values_s() if link else []
 
     def slo_s(self, component: str) -> float:
-        """Infinite: it may take any time."""
+        """Return the SLO of a component; infinite: it has none."""
         link = self._links.get(component)
         return link.slo_s if link else math.inf
 
     def rates(self, now_s: float) -> tuple[float, float]:
-        """(actions executed, chunks merged) per second over the last `RATES_WINDOW_S`. Whoever looks is no
-        input: nothing changes."""
+        """Return (actions executed, chunks merged) per second over the last `RATES_WINDOW_S`, without a change of state."""
         since_s = now_s - RATES_WINDOW_S
         executed, merged = (sum(at_s >= since_s for at_s in times) for times in (self._executed, self._merged))
         return executed / RATES_WINDOW_S, merged / RATES_WINDOW_S

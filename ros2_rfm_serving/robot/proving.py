@@ -1,4 +1,4 @@
-"""A robot that is tried out: slower than declared, or in a dry run that commands nothing and notes what it would have commanded."""
+"""Trial operation of a robot: slower than declared, or a dry run that commands nothing and records what it would have commanded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ros2_rfm_serving.types import Array
 
 
 def slowed(limits: Limits, columns: ActionColumns, scale: float) -> Limits:
-    """Return limits with the rates of change of positions reduced to this share. scale: from above 0 to 1.
+    """Return limits with the rates of change of positions scaled down. scale: share of the declared rates, in (0, 1].
 
     Limits of velocities and displacements stay: `command_scale` reduces these commands, and with them how fast they change.
 
@@ -46,7 +46,7 @@ def slowed(limits: Limits, columns: ActionColumns, scale: float) -> Limits:
 
 
 def command_scale(columns: ActionColumns, scale: float) -> Array | None:
-    """Return [A] what commands are multiplied with: velocities and displacements with the scale; None: all stay as they are."""
+    """Return [A] the factor of each command: the scale for velocities and displacements; None: no command is scaled."""
     if scale == 1.0 or not columns.is_driven.any():
         return None
     return np.where(columns.is_driven, scale, 1.0).astype(np.float32)
@@ -54,7 +54,7 @@ def command_scale(columns: ActionColumns, scale: float) -> Array | None:
 
 @dataclass
 class DryRun:
-    """What a robot would have commanded. All arrays are [A], in the units of the policy."""
+    """Record of the commands that a robot would have received. All arrays are [A], in the units of the policy."""
 
     names: tuple[str, ...]
     count: int = 0

@@ -1,8 +1,9 @@
-"""When a reading was taken, on the robot's clock, by the stamps of its sender: of whatever clock they are.
+"""Estimate of when a reading was taken, on the robot's clock, from the stamps of its sender, whose clock may be any.
 
-Stamps are compared with one another and with their arrivals alone. A straight line says at which time of ours a stamp arrives at
-the earliest; how much later a reading comes is its age, beyond the shortest delay of its way. The line follows the sender: its
-clock may run slower or faster than ours, be set, stand still or begin anew. docs/safety.md says what can be told apart.
+Stamps are compared only with one another and with their arrivals. A straight line gives the earliest time, on the robot's clock, at
+which a stamp arrives; a reading that comes later is older by the difference, beyond the shortest delay of its path. The line
+follows the sender: its clock may run slower or faster than the robot's, be set, stand still or restart. docs/safety.md lists the
+cases.
 """
 
 from __future__ import annotations
@@ -15,45 +16,45 @@ from statistics import median
 from typing import NamedTuple
 
 DEVICE_DRIFT = 0.025
-"""s per s by which the clock of a real device may run beside ours; a simulation's may do so by any factor."""
+"""Largest drift, s per s, of the clock of a real device against the robot's; a simulation's clock may run at any rate."""
 DEVICE_AFTER_S = 60.0
-"""A sender counts as a device when its clock has run as ours for so long."""
+"""Time after which a sender counts as a device if its clock has run like the robot's."""
 WINDOW, LONGEST_WINDOW_S = 0.9, 2.0
-"""A change is judged from this share of the time that a reading may be old, and from no more than so many seconds."""
+"""Share of the largest allowed age that a change is judged from, and the longest such window, s."""
 BUCKETS, FEWEST_BUCKETS = 9, 4
-"""Parts of such a window, each with its most punctual reading; and how many of them a judgement takes."""
+"""Parts of such a window, each with its most punctual reading, and the fewest of them that a judgement needs."""
 TOLERANCE = 0.1
-"""Share of the window by which readings may be off a line and still be on it."""
+"""Share of the window by which readings may be off a line and still count as on it."""
 LEAST_S = 0.002
-"""Lateness that is none."""
+"""Lateness up to which a reading is punctual."""
 CATCH_UP, UNSTEADY = 4.0, 10.0
-"""Windows: a backlog that will be gone within so many is waited for; readings that are late, each by another amount, set a new line
-after so many."""
+"""Numbers of windows: a backlog that will be gone within the first number is waited for; readings that are late, each by another
+amount, set a new line after the second."""
 HISTORY = 24
-"""Windows from which the pace follows."""
+"""Windows from which the pace is estimated."""
 BURST = 4.0
-"""Readings whose stamps are further apart than this many times their arrivals are a backlog."""
+"""Ratio of stamp distance to arrival distance above which readings are a backlog."""
 PACES = (1e-3, 1e3)
-"""Others are none: such a straight line is chance."""
+"""Range of plausible paces; a line beyond it fits by chance."""
 
 
 class Point(NamedTuple):
-    """One reading."""
+    """Stamp and arrival of one reading."""
 
     stamp_s: float
-    """By its sender's clock."""
+    """Time by its sender's clock."""
     now_s: float
-    """When it arrived, by ours."""
+    """Time of arrival by the robot's clock."""
 
 
 class ArrivalLine(NamedTuple):
-    """The earliest arrival of each stamp."""
+    """Line of the earliest arrival of each stamp."""
 
     stamp_s: float
     now_s: float
-    """When this stamp arrives at the earliest."""
+    """Earliest arrival of this stamp."""
     pace: float
-    """Seconds of the sender's clock per second of ours."""
+    """Seconds of the sender's clock per second of the robot's."""
 
     def due_s(self, stamp_s: float) -> float:
         return self.now_s + (stamp_s - self.stamp_s) / self.pace
@@ -66,20 +67,20 @@ class ArrivalLine(NamedTuple):
 
 
 class Bucket:
-    """Readings of a part of the window."""
+    """Readings of one part of the window."""
 
     __slots__ = ("best", "excess_s", "first", "last_stamp_s", "num_readings")
 
     def __init__(self, point: Point) -> None:
         self.best = self.first = point
-        """`best` is the most punctual one."""
+        """Most punctual reading, and first one."""
         self.last_stamp_s = point.stamp_s
         self.num_readings = 1
         self.excess_s = 0.0
-        """How much later than the best one the others came, all together."""
+        """Sum of how much later than the best reading the others came."""
 
     def add(self, point: Point, line: ArrivalLine, most_s: float) -> None:
-        """most_s: one reading out of line counts as no more than this."""
+        """Add a reading. most_s: largest contribution of one reading, which may be an outlier."""
         later_s = line.late_s(point) - line.late_s(self.best)
         if later_s < 0.0:
             self.best = point
@@ -91,41 +92,42 @@ class Bucket:
 
 
 class FormerLine(NamedTuple):
-    """The line from before two stamps that were ahead of it: they may have been out of line both."""
+    """Line before two stamps that were ahead of it, both of which may have been outliers."""
 
     line: ArrivalLine
     settled: bool
     until_s: float
-    """Readings that are on it again before this time, by our clock, show that the clock was not set."""
+    """Time, by the robot's clock, before which new readings on this line show that the clock was not set."""
 
 
 class Fit(NamedTuple):
-    """The line that a window's readings are on by themselves."""
+    """Line through the readings of one window."""
 
     pace: float
     spread_s: float
-    """How far they are apart from it."""
+    """Largest distance between the readings, across the line."""
     span_s: float
-    """From the first to the last arrival."""
+    """Time from the first to the last arrival."""
 
     def growth(self, line: ArrivalLine) -> float:
-        """s per s by which readings come later and later by another line; 0: no more than by chance."""
+        """Return the s per s by which readings come later and later by another line; 0: it may be chance."""
         growth = 1.0 - self.pace / line.pace
         return growth if abs(growth) * self.span_s > max(2.0 * self.spread_s, DEVICE_DRIFT * self.span_s) else 0.0
 
 
 class SenderClock:
-    """The clock of one sender, as its stamps show it. One thread; times `now_s` never go back."""
+    """Clock of one sender, as its stamps show it. It is used by one thread; times `now_s` never decrease."""
 
     def __init__(self, max_age_s: float) -> None:
-        """max_age_s: how old a reading may be; for about as long readings are refused after the sender's clock has changed."""
+        """Begin without a reading. max_age_s: largest allowed age of a reading; after a change of the sender's clock, readings are
+        refused for about this long."""
         self._window_s = min(WINDOW * max_age_s, LONGEST_WINDOW_S)
         self.num_changes = 0
-        """Times that the clock was set or changed its pace, as far as that is known."""
+        """Number of times that the clock is known to have been set or to have changed its pace."""
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, as with a sender that was never received."""
+        """Begin again, as with a sender without readings."""
         self._line: ArrivalLine | None = None
         self._last_stamp_s = math.nan
         self._settled, self._simulated_s = False, -math.inf
@@ -133,9 +135,9 @@ class SenderClock:
         self._late_since_s = math.inf
         self._early: deque[Point] = deque(maxlen=3)
         self._confirmed = False
-        """A second reading was on the line."""
+        """True when a second reading was on the line."""
         self._contradiction: Point | None = None
-        """The last reading, if it is on the line that may hold instead of this one."""
+        """The last reading, if it is on the line that may replace this one."""
         self._former: FormerLine | None = None
         self._clear()
 
@@ -143,10 +145,10 @@ class SenderClock:
         self._window: deque[Bucket] = deque()
         self._last_late_s = 0.0
         self._held: Point | None = None
-        """A reading that is much less late than the one before it; the next one shows whether its stamp is out of line."""
+        """A reading that is much less late than the one before it; the next one shows whether its stamp is an outlier."""
         self._history: deque[Point] = deque(maxlen=HISTORY)
 
-    # --- what is known of it ---
+    # --- estimates ---
 
     @property
     def is_known(self) -> bool:
@@ -154,11 +156,11 @@ class SenderClock:
 
     @property
     def pace(self) -> float:
-        """Seconds of the sender's clock per second of ours."""
+        """Return the seconds of the sender's clock per second of the robot's."""
         return self._line.pace if self._line else 1.0
 
     def offset_s(self, now_s: float) -> float:
-        """How far the sender's clock is ahead of ours, but for the shortest delay; NaN: not known."""
+        """Return how far the sender's clock is ahead of the robot's, except for the shortest delay; NaN: unknown."""
         if self._line is None:
             return math.nan
         return self._line.stamp_s + (now_s - self._line.now_s) * self._line.pace - now_s
@@ -166,17 +168,18 @@ class SenderClock:
     # --- readings ---
 
     def begin(self, stamp_s: float, taken_s: float) -> None:
-        """Begin anew with a reading of which it is known when it was taken."""
+        """Begin again with a reading whose time on the robot's clock is known."""
         self.forget()
         self._line, self._confirmed = ArrivalLine(stamp_s, taken_s, 1.0), True
 
     def taken_s(self, stamp_s: float, now_s: float) -> float:
-        """Return when the reading was taken, at most `now_s`. stamp_s: by its sender's clock; 0: none, the arrival counts."""
+        """Return when the reading was taken, at most `now_s`. stamp_s: by its sender's clock; 0: none, so that the arrival
+        counts."""
         if stamp_s == 0.0 or not math.isfinite(stamp_s):
             return now_s
         if self._line is None:
             self._line = ArrivalLine(stamp_s, now_s, 1.0)
-        if stamp_s != self._last_stamp_s:  # else it is the same reading again
+        if stamp_s != self._last_stamp_s:  # otherwise it is the same reading again
             self._last_stamp_s = stamp_s
             self._receive(Point(stamp_s, now_s), self._line)
         return min(now_s, self._line.due_s(stamp_s))
@@ -197,9 +200,8 @@ class SenderClock:
             self._collect(point)
 
     def _rests_on_outliers(self, point: Point, line: ArrivalLine, late_s: float) -> bool:
-        """Return True if the line rests on stamps that were out of line, as two readings show; another line holds from now on.
-
-        That is the line from before, or a new one if the very first stamp was out of line."""
+        """Return whether two readings show that the line rests on outliers. Another line then replaces it: the former one, or a new
+        one if the very first stamp was an outlier."""
         former = self._former
         if former and point.now_s > former.until_s:
             self._former = former = None
@@ -217,7 +219,7 @@ class SenderClock:
         return True
 
     def _is_in_line(self, point: Point, late_s: float) -> bool:
-        """A stamp that is followed by an earlier one counts for nothing, so that a window of late readings is even."""
+        """Return whether a reading was collected. A stamp before an earlier one is dropped, to keep a late window even."""
         held, self._held = self._held, None
         if held and held.stamp_s < point.stamp_s:
             self._collect(held)
@@ -231,7 +233,8 @@ class SenderClock:
         return max(TOLERANCE * self._window_s, self._jitter_s)
 
     def _on_early(self, point: Point, line: ArrivalLine) -> None:
-        """No way takes less than no time: the clock was set forward, or runs faster, unless this stamp is out of line alone."""
+        """Handle a reading that is ahead of the line: no delay is negative, so the clock was set forward or runs faster, unless
+        this stamp alone is an outlier."""
         early = self._early
         if early and point.stamp_s <= early[-1].stamp_s:
             early.clear()
@@ -255,7 +258,7 @@ class SenderClock:
             self._collect(point)
 
     def _begin(self, line: ArrivalLine) -> None:
-        """Nothing from before counts any more, unless readings are on the line from before again at once."""
+        """Begin another line and forget all readings. The former line returns if readings are on it again at once."""
         if self._line and self._confirmed:
             self._former = FormerLine(self._line, self._settled, line.now_s + self._window_s)
         self._line, self._settled, self._late_since_s, self._confirmed = line, False, math.inf, True
@@ -275,7 +278,7 @@ class SenderClock:
             window[-1].add(point, line, self._window_s)
 
     def _judge(self, now_s: float) -> None:
-        """Once per bucket: does the line still hold?"""
+        """Check once per bucket whether the line still holds."""
         window = self._window
         while len(window) > FEWEST_BUCKETS and window[1].first.now_s <= now_s - self._window_s:
             window.popleft()
@@ -295,7 +298,7 @@ class SenderClock:
             self._on_late(fit, points, least_late_s, now_s)
 
     def _settle(self, fit: Fit | None, points: list[Point]) -> None:
-        """The first full window after a beginning."""
+        """Adjust the line to the first full window after a beginning."""
         assert self._line is not None
         if fit is None:
             return
@@ -309,7 +312,7 @@ class SenderClock:
             self._simulated_s = points[-1].now_s
 
     def _on_line(self, fit: Fit | None, points: list[Point], least_late_s: float, now_s: float) -> None:
-        """Some of the window's readings are as punctual as they can be."""
+        """Adjust the line, because some of the window's readings are as punctual as possible."""
         line = self._line
         assert line is not None
         self._late_since_s = math.inf
@@ -326,7 +329,7 @@ class SenderClock:
             self._refine(points)
 
     def _refine(self, points: list[Point]) -> None:
-        """The pace from all windows since the last change."""
+        """Estimate the pace from all windows since the last change."""
         line = self._line
         assert line is not None
         best = min(points, key=line.late_s)
@@ -340,22 +343,22 @@ class SenderClock:
             self._simulated_s = points[-1].now_s
 
     def _is_steady(self, fit: Fit) -> bool:
-        """The readings come as evenly as before. On a way that is crowded each takes another time."""
+        """Return whether the readings come as evenly as before. On a congested path each takes another time."""
         least_s = TOLERANCE * self._window_s
         return fit.spread_s <= max(least_s, 2.0 * self._jitter_s) and self._window_excess_s() <= max(
             0.5 * least_s, 3.0 * self._excess_s
         )
 
     def _window_excess_s(self) -> float:
-        """How much later than the best ones readings come on average."""
+        """Return how much later than the best ones readings come on average."""
         return sum(one.excess_s for one in self._window) / sum(one.num_readings for one in self._window)
 
     def _on_late(self, fit: Fit | None, points: list[Point], least_late_s: float, now_s: float) -> None:
-        """No reading of the window is punctual: the clock has changed, or the way takes longer."""
+        """Handle a window without a punctual reading: the clock has changed, or the path takes longer."""
         line = self._line
         assert line is not None
         self._late_since_s = min(self._late_since_s, points[0].now_s)
-        if fit is None:  # the same readings again and again
+        if fit is None:  # the same readings repeat
             return
         if not self._is_steady(fit):
             if now_s - self._late_since_s > UNSTEADY * self._window_s:
@@ -372,7 +375,8 @@ class SenderClock:
             self._change_pace(fit, points)
 
     def _is_denser(self, fit: Fit) -> bool:
-        """A queue that grows delivers the same stamps more slowly; a clock that slows down puts the stamps closer together."""
+        """Return whether stamps are closer together than before: a clock that slows down has this effect, whereas a growing queue
+        delivers the same stamps more slowly."""
         assert self._line is not None
         return self._stamps_apart_s() < 0.5 * (1.0 + fit.pace / self._line.pace) * self._spacing_s
 
@@ -381,7 +385,7 @@ class SenderClock:
         return (window[-1].last_stamp_s - window[0].first.stamp_s) / max(1, sum(one.num_readings for one in window) - 1)
 
     def _shift(self, points: list[Point], by_s: float) -> None:
-        """The clock was set back, or stood still; or the way is longer from now on."""
+        """Shift the line: the clock was set back or stood still, or the path takes longer from now on."""
         assert self._line is not None
         self._line = self._line.shifted(by_s)
         self._late_since_s = math.inf
@@ -398,18 +402,18 @@ class SenderClock:
 
 
 def _is_no_backlog(before: Point, after: Point) -> bool:
-    """What was held back comes in one go."""
+    """Return whether two readings came apart from each other; a backlog arrives all at once."""
     return 0.0 < after.stamp_s - before.stamp_s < BURST * (after.now_s - before.now_s)
 
 
 def _pace(points: Sequence[Point]) -> float:
-    """Return the median pace between any two readings (Theil and Sen): a third of them may be late without moving it."""
+    """Return the median pace between any two readings (Theil and Sen): a third of them may be late without changing it."""
     pairs = [(after.stamp_s - before.stamp_s, after.now_s - before.now_s) for before, after in combinations(points, 2)]
     return median(stamps_s / arrivals_s if arrivals_s > 0.0 else math.inf for stamps_s, arrivals_s in pairs)
 
 
 def _without_outlier(points: list[Point], tolerance_s: float) -> list[Point]:
-    """Return the readings without one between others that it does not fit to."""
+    """Return the readings without the one, if any, that does not fit the others."""
     fit = _fit(points)
     if len(points) <= FEWEST_BUCKETS or (fit and fit.spread_s <= tolerance_s):
         return points
@@ -420,7 +424,7 @@ def _without_outlier(points: list[Point], tolerance_s: float) -> list[Point]:
 
 
 def _fit(points: Sequence[Point]) -> Fit | None:
-    """None: the stamps go back, or no clock runs like that."""
+    """Return the line through the readings; None: the stamps decrease, or the pace is implausible."""
     if any(after.stamp_s <= before.stamp_s for before, after in pairwise(points)):
         return None
     pace = _pace(points)
@@ -428,10 +432,10 @@ def _fit(points: Sequence[Point]) -> Fit | None:
         return None
     line = ArrivalLine(*points[0], pace)
     late_s = sorted(map(line.late_s, points))
-    furthest_s = late_s[-2] if len(late_s) > 5 else late_s[-1]  # one that is late by itself does not count
+    furthest_s = late_s[-2] if len(late_s) > 5 else late_s[-1]  # a single late reading does not count
     return Fit(pace, furthest_s - late_s[0], points[-1].now_s - points[0].now_s)
 
 
 def _line_below(points: Iterable[Point], pace: float) -> ArrivalLine:
-    """Return the line of this pace that no reading is before."""
+    """Return the line of this pace that has no reading before it."""
     return ArrivalLine(*min(points, key=lambda point: point.now_s - point.stamp_s / pace), pace)

@@ -1,24 +1,24 @@
-"""When a simulation's clock (`/clock`) showed a time, on the robot's clock."""
+"""Conversion of a simulation's time (`/clock`) to the robot's clock."""
 
 from __future__ import annotations
 
 from collections import deque
 
 KEPT, SPACING_S = 512, 0.01
-"""Instants of `/clock` that are kept, and how far apart they are at least."""
+"""Number of instants of `/clock` that are kept, and the least time between them."""
 APART_S = 10.0
-"""Of the simulation's time: stamps that are further from what is kept are of another clock."""
+"""Distance, in the simulation's time, beyond which a stamp is of another clock."""
 
 
 class SimulatedTime:
-    """What `/clock` has shown. One thread; times `now_s` never go back."""
+    """History of `/clock`. It is used by one thread; times `now_s` never decrease."""
 
     def __init__(self) -> None:
         self._shown: deque[tuple[float, float]] = deque(maxlen=KEPT)
-        """(time of the simulation, when it was first received), both growing."""
+        """(time of the simulation, when it was first received), both increasing."""
 
     def receive(self, shown_s: float, now_s: float) -> None:
-        """A message of `/clock`. One that goes back is a reset; one that repeats is a pause."""
+        """Receive a message of `/clock`. A time that decreases is a reset; one that repeats is a pause."""
         shown = self._shown
         if shown and shown_s < shown[-1][0]:
             shown.clear()
@@ -30,29 +30,29 @@ class SimulatedTime:
 
     @property
     def pace(self) -> float:
-        """Seconds of the simulation per second of ours, over what is kept; 1 while that is not known."""
+        """Return the seconds of the simulation per second of the robot's clock, over the kept instants; 1 while it is unknown."""
         if len(self._shown) < 2:
             return 1.0
         (begun_s, begun_at_s), (ended_s, ended_at_s) = self._shown[0], self._shown[-1]
         return (ended_s - begun_s) / (ended_at_s - begun_at_s) if ended_at_s > begun_at_s else 1.0
 
     def offset_s(self, now_s: float) -> float:
-        """How far the simulation's time is ahead of ours."""
+        """Return how far the simulation's time is ahead of the robot's clock; NaN: unknown."""
         return self._shown[-1][0] - now_s if self._shown else float("nan")
 
     def taken_s(self, stamp_s: float, now_s: float) -> float | None:
-        """Return when the simulation reached this time, at most `now_s`; None: that is not of its time, as far as is known."""
+        """Return when the simulation reached this time, at most `now_s`; None: the stamp seems to be of another clock."""
         shown = self._shown
         if not shown or not shown[0][0] - APART_S < stamp_s < shown[-1][0] + APART_S:
             return None
-        if stamp_s > shown[-1][0]:  # the sensor's message is here before that of the clock
+        if stamp_s > shown[-1][0]:  # the sensor's message overtook that of the clock
             return now_s
         if stamp_s <= shown[0][0]:
             return min(now_s, shown[0][1] - (shown[0][0] - stamp_s) / self.pace)
         return min(now_s, self._between(stamp_s))
 
     def _between(self, stamp_s: float) -> float:
-        """From the newest instant back, for readings are new."""
+        """Return the interpolated time, with a search from the newest instant back because readings are new."""
         later = self._shown[-1]
         for earlier in reversed(self._shown):
             if earlier[0] < stamp_s:

@@ -1,6 +1,6 @@
-"""The task layer's rules (ROSA §3.3): what late answers, warnings and failures lead to, and when the robot may move again.
+"""Rules of the task layer (ROSA §3.3): reactions to late answers, warnings and failures, and when the robot may move again.
 
-It decides and remembers; the brain acts on it. A stop always has an end: the answers it waits for, a person, or the task's end.
+The rules decide and remember; the core acts on them. A stop always has an end: the awaited answers, an operator, or the task's end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ros2_rfm_serving.types.state import kept
 
 
 class Supervision:
-    """Of one task at a time. `stopped` is why the robot must not move; empty: it may."""
+    """Rules applied to one task at a time. `stopped` is the reason why the robot must not move; empty: it may."""
 
     KEPT: ClassVar = kept(
         *("supervises_safety", "violations", "wants_plan", "objection", "to_safe_pose", "needs_person", "ending"),
@@ -33,30 +33,30 @@ class Supervision:
         self._policy = policy
         self.supervises_safety = SAFETY in policy.fallbacks
         self.violations: Counter[str] = Counter()
-        """Since the start: `<component>_late`, `unsafe`."""
+        """Violations since the start: `<component>_late`, `unsafe`."""
         self.wants_plan = False
-        """A new plan is to be asked for; cleared by whoever does."""
+        """True when a new plan has to be requested; the caller that requests it clears this."""
         self._components: frozenset[str] = frozenset()
         self._waits_for: set[str] = set()
         self.begin()
 
     def reconfigure(self, policy: TaskPolicy) -> None:
-        """Other counts; whose answers are supervised stays."""
+        """Apply other counts; the set of supervised components stays."""
         self._policy = policy
 
     def serve(self, components: Iterable[str]) -> None:
-        """Those that the schedule has a route for: nobody waits for an answer of the others."""
+        """Set the components with a route in the schedule; answers of all others are no longer awaited."""
         self._components = frozenset(components)
         for component in self._waits_for - self._components - {SAFETY}:
             self._settle(component)
 
     def begin(self) -> None:
-        """A new attempt. With supervised safety nothing moves before the first timely pass."""
+        """Begin a new attempt. With supervised safety nothing moves before the first timely pass."""
         self.stopped = ""
         self.stops_anew = False
-        """Since somebody last looked, and cleared it: what was planned before the stop is over."""
+        """True after a new stop, until the core clears it: what was planned before the stop is void."""
         self.objection = ""
-        """Of safety, since somebody last looked, and cleared it."""
+        """Objection of safety, until the core clears it."""
         self.to_safe_pose = self.needs_person = False
         self.ending: tuple[TaskOutcome, str] | None = None
         """How the task ends once the robot stands."""
@@ -65,18 +65,18 @@ class Supervision:
         self._unsafe = 0
         self.wants_plan = False
         self.pass_ends_s = math.inf
-        """When the last pass of safety is too old."""
+        """Time at which the last pass of safety becomes too old."""
         if self.supervises_safety:
             self._stop("safety has not been asked yet", {SAFETY})
 
     def asks(self, component: str) -> bool:
-        """While it is stopped. System 1 is told the new plan, and so comes after it."""
+        """Return whether a component is asked during a stop. System 1 needs the new plan, and so comes after System 2."""
         return component in self._waits_for and not (component == SYSTEM1 and SYSTEM2 in self._waits_for)
 
     # --- what happens ---
 
     def late(self, component: str) -> None:
-        """Its answer is later than its SLO: for safety, that is a warning."""
+        """Note that a component's answer is later than its SLO; for safety that is a warning."""
         fallback = self._policy.fallbacks.get(component)
         if fallback is None or self.ending or self.needs_person:
             return
@@ -91,13 +91,13 @@ class Supervision:
             self._fall_back(component, fallback, what)
 
     def answered(self, component: str) -> None:
-        """In time, and it may be used; safety's word comes by `judged` alone."""
+        """Note a usable answer in time. A verdict of safety does not end a stop here, but in `judged`."""
         self._late[component] = 0
         if component != SAFETY:
             self._settle(component)
 
     def judged(self, verdict: str, pass_ends_s: float) -> None:
-        """Safety's word, in time. pass_ends_s: when the next one must have come."""
+        """Judge a timely verdict of safety. pass_ends_s: when the next one must have come."""
         if not self.supervises_safety:
             return
         self._late[SAFETY] = 0
@@ -108,7 +108,7 @@ class Supervision:
         self._warn(f"safety says {verdict[:40]!r}" if verdict else "safety says nothing")
 
     def pass_ended(self, now_s: float) -> bool:
-        """Safety has not spoken for too long, for whatever reason: a warning. True when that is news."""
+        """Return whether the last pass of safety has just become too old, whatever the reason; that is a warning."""
         if now_s < self.pass_ends_s:
             return False
         self.pass_ends_s = math.inf
@@ -120,7 +120,7 @@ class Supervision:
         return retries < self._policy.max_task_retries
 
     def failed(self, retries: int, why: str) -> bool:
-        """The task has failed. True when it may be tried again."""
+        """Note that the task has failed. Return whether it may be tried again."""
         if self.may_retry(retries):
             return True
         tries = f" after {retries} retries" if retries else ""
@@ -128,7 +128,7 @@ class Supervision:
         return False
 
     def end_safely(self, outcome: TaskOutcome, why: str) -> None:
-        """The task is to end once the robot stands."""
+        """End the task once the robot stands."""
         if self.ending is None:
             self.ending, self.needs_person = (outcome, why), False
             self._stop(why, set(), to_safe_pose=True)
@@ -138,13 +138,13 @@ class Supervision:
         self._stop(why, set())
 
     def pause(self) -> None:
-        """Nobody is asked meanwhile, and a pass of safety from before the pause says nothing about what comes after it."""
+        """Pause. No component is asked meanwhile, and a pass of safety from before the pause is void after it."""
         self.pass_ends_s = math.inf
         if self.supervises_safety and self.ending is None and not self.needs_person:
             self._stop("safety has not been asked since the pause", {SAFETY})
 
     def resume(self) -> None:
-        """A person has looked after it."""
+        """Begin again after an operator has checked the robot."""
         self.begin()
 
     # --- rules ---
@@ -170,7 +170,7 @@ class Supervision:
             self.wants_plan = bool(replan)
             self._stop(what, replan | {component})
         elif component == SAFETY or (fallback is Fallback.STOP_AND_RESEND and component != SYSTEM1):
-            # The actions that are queued bridge a late chunk: the robot stops by itself when they are used up.
+            # Queued actions bridge a late chunk: the robot stops by itself when they are used up.
             self._stop(what, {component})
 
     def _give_up(self, outcome: TaskOutcome, what: str) -> None:
@@ -188,7 +188,7 @@ class Supervision:
         self._waits_for |= until
 
     def _settle(self, component: str) -> None:
-        """One answer less to wait for; with the last one the robot may go on."""
+        """Remove a component from the awaited answers; after the last one the robot may move again."""
         self._waits_for.discard(component)
         if not self._waits_for and not self.needs_person and self.ending is None:
             self.stopped, self.to_safe_pose = "", False

@@ -1,4 +1,4 @@
-"""What becomes of a robot's task: goals and subgoals, what judges say of it, stops, attempts, and people."""
+"""Course of a robot's task: goals and subgoals, verdicts, stops, attempts, and operator commands."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OPEN = LinkState.OPEN
 
 
 class RobotTasks(RobotParts):
-    """Times `now_s` as in `RobotBrain`."""
+    """State machine of a robot's task. Times `now_s` are those of `RobotBrain`."""
 
-    # --- tasks, and people ---
+    # --- tasks, and operators ---
 
     def start(self, goal: TaskGoal, now_s: float) -> TaskRun:
-        """Begins a task in a new episode; whatever belonged to the last one is discarded. One task at a time."""
+        """Begin a task in a new episode and discard everything of the last one. There is one task at a time."""
         assert self.task is None or self.task.result is not None, "the node accepts one goal at a time"
         self._begin_episode(now_s)
         self.history.begin()
@@ -38,60 +38,60 @@ class RobotTasks(RobotParts):
         return self.task
 
     def finish(self) -> None:
-        """The result of the task was taken; nothing is executed until the next one starts."""
+        """Forget the task after its result was collected; nothing is executed until the next one starts."""
         self.task = None
         self._motor.discard()
 
     def cancel(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        """Ends the task at once, or when the reset that moves the robot is over. The fallback ladder stops the robot from the next
-        tick on; or send `stop_command()` now."""
+        """End the task at once, or when the reset that moves the robot is over. The fallback ladder stops the robot from the next
+        tick on; `stop_command()` does so now."""
         if self.task:
             self.task.end(outcome, message, now_s)
             self._motor.discard()
 
     def reset_begins(self) -> None:
-        """Whoever resets the robot was asked to."""
+        """Note that the reset of the robot was requested."""
         if self.task:
             self.task.reset_begins()
 
     def reset_done(self, ok: bool, problem: str, now_s: float) -> None:
-        """It has, or it was given up."""
+        """Note that the robot was reset, or that the reset was given up."""
         if self.task:
             self.task.reset_done(ok, problem, now_s)
 
     def stop_command(self) -> Array | None:
-        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent, or is somebody else's to stop."""
+        """Return [A] the command that stops the robot; None: it stands without one, or another process moves it."""
         return None if self.task is not None and self.task.being_reset else self._motor.stop_command()
 
     def stop_trajectory(self, now_s: float) -> Trajectory | None:
-        """What a controller that executes trajectories is sent beside `stop_command`, so that it ends at rest; None: it does, or is
-        somebody else's to stop."""
+        """Return the trajectory that, beside `stop_command`, ends the motion of a controller that executes trajectories; None: it
+        ends anyway, or another process moves the robot."""
         if self._planner is None or (self.task is not None and self.task.being_reset):
             return None
         return self._planner.stop(now_s)
 
     @property
     def is_handed_over(self) -> bool:
-        """It waits for its reset, and has been told to stand: whoever resets it may begin."""
+        """Return whether the robot waits for its reset and has been stopped, so that the reset may begin."""
         if self._planner is not None and self._planner.is_under_way:
             return False
         return self.task is not None and self.task.phase is TaskPhase.RESETTING and not self._motor.ladder.moved
 
     def pause(self, now_s: float) -> None:
-        """Nothing is asked or executed until `resume`; what was planned is over. Safety has to pass it anew."""
+        """Stop requests and actions until `resume`, and drop what was planned. Safety has to pass the robot again."""
         self.paused = True
         self._interrupt()
         self._talk.abandon()
         self._supervision.pause()
 
     def resume(self, now_s: float) -> str:
-        """After a pause, and after a person was called: goes on. Returns why not; empty: it does."""
+        """Continue after a pause, or after an operator was called. Return why not; empty: it continues."""
         mismatch = self._links.mismatch
         waits = self._supervision.needs_person and self.task is not None and self.task.active
         if not (self.paused or waits or mismatch):
             return "it is neither paused nor waiting for a person"
-        if not self.paused:  # a pause says nothing about models
-            self._links.unpin()  # the person has seen which model is there
+        if not self.paused:  # a pause is no check of the model
+            self._links.unpin()  # the operator has seen the current model
         self.paused = False
         self._interrupt()
         if waits:
@@ -99,14 +99,14 @@ class RobotTasks(RobotParts):
         return ""
 
     def abort(self, now_s: float) -> str:
-        """A person ends the task. Returns why not; empty: it ends."""
+        """End the task by an operator's command. Return why not; empty: it ends."""
         if self.task is None or self.task.result is not None:
             return "there is no task"
         self.cancel(TaskOutcome.ABORTED, f"aborted by a person; {self._supervision.stopped or 'the robot was executing'}", now_s)
         return ""
 
     def _interrupt(self) -> None:
-        """What was planned before it is over; what follows begins with a new observation, from where the robot is then."""
+        """Drop what was planned; the next actions begin with a new observation, at the robot's position by then."""
         self._motor.interrupt()
         self._talk.abandon(SYSTEM1)
         self._had_chunk, self._needs_chunk_since_s = False, math.inf
@@ -127,8 +127,8 @@ class RobotTasks(RobotParts):
     # --- components ---
 
     def _told(self, component: str, now_s: float) -> str:
-        """What it is asked with: System 1 the subgoal, or the goal's instruction; the others the goal, their own prompt and, those
-        who plan or judge the task, what became of it so far. Safety judges what it sees."""
+        """Return the prompt of a request: the subgoal or the goal's instruction for System 1; the goal and the component's own
+        prompt for the others, with the task's history for those that plan or judge it. Safety judges only its images."""
         task = self.task
         assert task is not None, "nobody is asked without a task"
         if component == SYSTEM1:
@@ -139,17 +139,17 @@ class RobotTasks(RobotParts):
         return told[:MAX_INSTRUCTION_CHARACTERS]
 
     def _hear(self, component: str, verdict: str, now_s: float) -> None:
-        """A judge's word. Only safety and the monitor are listened to."""
+        """Apply a verdict. Only those of safety and the monitor have an effect."""
         assert self.task is not None
         if component == SAFETY and (link := self._links.get(SAFETY)):
             patience_s = link.slo_s if link.slo_s < math.inf else self.config.link.request_timeout_s
-            asked_s = max(link.next_send_s, now_s) + 1.0 / self.config.control_rate_hz  # the next time, by the tick after that
+            asked_s = max(link.next_send_s, now_s) + 1.0 / self.config.control_rate_hz  # sent by the tick after that
             self._supervision.judged(verdict, asked_s + patience_s)
             self._heed_stop()
         elif component == MONITOR:
             word = self.task.judged(verdict)
             if self._supervision.needs_person or self._supervision.ending is not None:
-                return  # how it ends is decided, or up to somebody else
+                return  # the end is decided, or up to the operator
             if word == FAILED:
                 self._failed(now_s)
             elif word and len(self.plan) > 1:
@@ -158,18 +158,17 @@ class RobotTasks(RobotParts):
                 self.task.end(TaskOutcome.NONE, "", now_s)
 
     def _subgoal_done(self) -> None:
-        """On to the next one of the plan. System 2 may say otherwise, once it has heard of this."""
+        """Continue with the next subgoal of the plan. System 2 may change it, once its prompt has this outcome."""
         self.history.note(self.subgoal, DONE)
         self._work_on(self.plan[1:])
         self._talk.forget(SYSTEM2)
 
     def _follow_plan(self, subgoals: tuple[str, ...]) -> None:
-        """System 2's newest plan. An empty one says that nothing is left beyond what is being worked on: whether that is done, is
-        the monitor's to say."""
+        """Follow the newest plan of System 2. After an empty plan only the current subgoal is left, for the monitor to judge."""
         self._work_on(subgoals or self.plan[:1])
 
     def _work_on(self, subgoals: tuple[str, ...]) -> None:
-        """What was judged of another subgoal says nothing about the new one."""
+        """Set the remaining subgoals; a new current subgoal voids the verdicts about the last one."""
         if subgoals[:1] != self.plan[:1]:
             self._talk.abandon(MONITOR)
             if self.task is not None:
@@ -179,7 +178,7 @@ class RobotTasks(RobotParts):
     # --- stops and attempts ---
 
     def _late(self, component: str) -> None:
-        """An answer is later than its SLO (ROSA §3.3)."""
+        """Apply the fallback for an answer later than its SLO (ROSA §3.3)."""
         fallback = self.config.policy.fallbacks.get(component)
         if fallback is None:
             return
@@ -192,7 +191,7 @@ class RobotTasks(RobotParts):
         self._heed_stop()
 
     def _heed_stop(self) -> None:
-        """What was planned before a stop is over, and so is what has been asked for that."""
+        """Drop what was planned and requested before a new stop."""
         rules = self._supervision
         if not rules.stops_anew:
             return
@@ -206,7 +205,7 @@ class RobotTasks(RobotParts):
             self._talk.forget(SYSTEM2)
 
     def _supervise(self, task: TaskRun, now_s: float) -> None:
-        """Budgets, warnings that have become due, and what stops lead to."""
+        """Apply budgets, warnings that are due, and the consequences of stops."""
         if now_s >= task.budget_ends_s and task.is_spent(now_s):
             self._spent(task, now_s)
             return
@@ -223,14 +222,14 @@ class RobotTasks(RobotParts):
                 task.enter(phase, now_s)
 
     def _failed(self, now_s: float) -> None:
-        """The monitor says so: another attempt, or the end of the task."""
+        """Start another attempt after the monitor's verdict, or end the task."""
         task = self.task
         assert task is not None
         if self._supervision.failed(task.attempt, "the monitor judged the task as failed"):
             self._try_again(task, FAILED, now_s)
 
     def _spent(self, task: TaskRun, now_s: float) -> None:
-        """An attempt's time is up: another attempt, or the end of the task. Nobody resets a robot that a person has paused."""
+        """Start another attempt when its time is up, or end the task. A robot that an operator has paused is not reset."""
         rules = self._supervision
         if rules.may_retry(task.attempt) and rules.ending is None and not self.paused:
             self._try_again(task, SPENT, now_s)

@@ -1,4 +1,4 @@
-"""Why a control period's command is what it is: for those who record and explain it. Nothing is decided from this."""
+"""Explanation of a control period's command, for recording and diagnosis. No decision follows from it."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from ros2_rfm_serving.types import Array, RequestId
 
 
 class By(enum.Enum):
-    """What a command comes from."""
+    """Source of a command."""
 
     ROW = "row"
-    """Of a chunk."""
+    """A step of a chunk."""
     PART = "part"
-    """Of the way to one."""
+    """A part of the way to a step."""
     RUNG = "rung"
-    """Of the fallback ladder, which may command nothing."""
+    """A rung of the fallback ladder, which may command nothing."""
     STAND = "stand"
-    """At once, whatever was planned."""
+    """An immediate stop, whatever was planned."""
     NOTHING = "nothing"
 
 
 class Origin(NamedTuple):
-    """Whose chunk."""
+    """Origin of a chunk."""
 
     id: RequestId
-    """That it answers."""
+    """Identity of the answered request."""
     server: str
     model_hash: str
     ended_with: int | None = None
     """Sequence number of the observation that its last steps saw, of a pipelined session; None: that of `id`."""
     begun_s: float = math.nan
-    """When the observation was taken that it began with, on the robot's clock."""
+    """Time, on the robot's clock, of the observation that it began with."""
 
 
 class Why(NamedTuple):
     by: By
     origin: Origin | None = None
-    """Of a row, and of a part of the way to it; None: not known."""
+    """Origin of a step, and of a part of the way to it; None: unknown."""
     row: int = -1
-    """Index in that chunk."""
+    """Index of the step in that chunk."""
     staleness_s: float = math.nan
     """Age of the observation behind it."""
     oldest_staleness_s: float = math.nan
-    """Of the observation that its chunk began with, where that is another one; NaN: it is the same."""
+    """Age of the observation that its chunk began with, where that is another one; NaN: it is the same."""
     limited_from: Array | None = None
-    """[A] what was wanted; None: the limits changed nothing."""
+    """[A] the wanted command; None: the limits changed nothing."""
     rung: Motion | None = None
     reason: str = ""
-    """Why no action was begun; empty: one was."""
+    """Reason why no action was begun; empty: one was."""

@@ -1,1 +1,1 @@
-"""With the servers: sessions, requests, what may be late, who is there."""
+"""Communication with the servers: sessions, requests, overdue answers and liveness."""

@@ -1,4 +1,4 @@
-"""Calls that go with actions: System 2 and whatever else the descriptor couples to System 1 (ROSA §3.4.1)."""
+"""Goal-coupled calls: System 2 and whatever else the descriptor couples to System 1 (ROSA §3.4.1)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ros2_rfm_serving.types import SYSTEM1
 from ros2_rfm_serving.types.state import kept
 
 ROUNDING = 1e-9
-"""Ten times 0.1 is one call."""
+"""Rounding tolerance: ten times 0.1 is one call."""
 
 
 class CoupledCalls:
-    """So many calls per System 1 call. An episode begins with one, so that no action runs without a plan.
+    """Calls that are due per System 1 call. An episode begins with one, so that no action is executed without a plan.
 
-    `head_start`, [0, 1): share of the next call that is owed from the beginning. Robots that begin together and have different
-    ones do not all plan together ever after.
+    `head_start`, [0, 1): share of the next call that is due from the beginning. Different shares keep robots that begin together
+    from planning together ever after.
     """
 
     KEPT: ClassVar = kept(served="_served", owed="_owed")
@@ -27,7 +27,7 @@ class CoupledCalls:
         self._served: frozenset[str] = frozenset()
         self._owed: dict[str, float] = {}
         self.due: frozenset[str] = frozenset()
-        """Components of which a call is owed."""
+        """Components with a call that is due."""
         self.begin()
 
     def restored(self) -> None:
@@ -38,24 +38,24 @@ class CoupledCalls:
         return component in self._per_action
 
     def serve(self, components: Iterable[str]) -> None:
-        """Those that the schedule has a route for; no call of others is ever due."""
+        """Set the components with a route in the schedule; no call of others is ever due."""
         self._served = frozenset(components).intersection(self._per_action)
         self._settle()
 
     def begin(self) -> None:
-        """A new episode."""
+        """Begin a new episode."""
         self._owed = dict.fromkeys(self._per_action, 1.0 + self._head_start)
         self._settle()
 
     def acted(self) -> None:
-        """System 1 was called. What cannot keep up is not made up for later, except for one call."""
+        """Note a call of System 1. A component that cannot keep up makes up for one call at most."""
         if self._per_action:
             for component, ratio in self._per_action.items():
                 self._owed[component] = min(self._owed[component] + ratio, 1.0 + max(1.0, ratio))
             self._settle()
 
     def answered(self, component: str) -> None:
-        """Only an answer settles a call: one that was lost is asked again. A late one may find nothing left to settle."""
+        """Note an answer, which alone settles a call: a lost one is requested again. A late answer may find no call to settle."""
         if component in self.due:
             self._owed[component] -= 1.0
             self._settle()

@@ -1,4 +1,4 @@
-"""Whom a robot asks, when, and with what; and which replies count."""
+"""Requests of a robot to its components: when each is sent, with which content; and which replies count."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ros2_rfm_serving.types.state import kept
 
 Requests = tuple[tuple[str, ObservationRequest], ...]
 Told = Callable[[str, float], str]
-"""(component, now_s) -> what it is told to do, plan or judge."""
+"""(component, now_s) -> the prompt of its request."""
 
 
 class Conversation:
-    """All components of one robot. One request in flight for each (Remote-RTC P5): the next one goes out when the last was
-    answered, its time is up, or its answer is not wanted any more; a reply counts only if it answers the latest. In a pipelined
-    session the same holds for each of as many as its depth."""
+    """Clients of all components of one robot. Each has one request in flight (Remote-RTC P5): the next one is sent when the last
+    was answered, has timed out, or is not needed any more. A reply counts only if it answers the latest request. A pipelined
+    session follows the same rule for each of as many requests as its depth."""
 
     KEPT: ClassVar = kept(
         "calls",
@@ -50,11 +50,11 @@ class Conversation:
         self.calls = CoupledCalls(config.calls_per_action, config.calls_head_start)
         self.due = Due(config, motor.queue, self.links, self.calls)
         self.no_request = ""
-        """Why nothing could be asked for in the last period; empty: it could."""
+        """Reason why nothing could be requested in the last period; empty: it could."""
         self._config, self._motor, self._queue = config, motor, motor.queue
         self._supervision, self._refused = supervision, refused
         self._episode_start = self._started = True
-        """The next request is the first of an episode; the last one was."""
+        """True when the next request is the first of an episode, and when the last one was."""
 
     def reconfigure(self, config: RobotConfig) -> None:
         self._config = config
@@ -67,7 +67,7 @@ class Conversation:
         self._supervision.serve(link.component for link in self.links.all if link.route)
 
     def begin_episode(self, now_s: float) -> None:
-        """What was asked before is not waited for."""
+        """Begin an episode. Former requests are not waited for."""
         self._episode_start = True
         self.calls.begin()
         self.no_request = ""
@@ -78,26 +78,26 @@ class Conversation:
                 link.restart_pace()
 
     def forget(self, component: str) -> None:
-        """Its answer is not waited for any more, and it may be asked again at once."""
+        """Stop waiting for a component's answer, so that it may be asked again at once."""
         if link := self.links.get(component):
             if link.in_flight:
                 link.forget()
             link.restart_pace()
 
     def forget_late(self, component: str) -> None:
-        """What is later than its SLO is not waited for any more."""
+        """Stop waiting for answers that are later than their SLO."""
         if link := self.links.get(component):
             link.forget_late()
             self.links.expect(link)
 
     def abandon(self, *components: str) -> None:
-        """What they were asked is over; no name: all of them. They are asked again in their turn."""
+        """Drop the requests to these components; without names, to all. They are asked again at their normal pace."""
         for link in self.links.all:
             if not components or link.component in components:
                 link.abandon()
 
     def accept(self, reply: Reply, now_s: float) -> Answered | str:
-        """What it answers, or the counter under which it is dropped."""
+        """Return the request that a reply answers, or the counter under which the reply is dropped."""
         link = self.links.get(reply.id.component)
         if link is None:
             return "unknown_component"
@@ -106,10 +106,10 @@ class Conversation:
         return answered
 
     def ask(self, sensors: Sensors | None, told: Told, episode: int, step_ends_s: float, now_s: float) -> Requests:
-        """Whoever is due. While the robot is stopped, those that go with actions are asked only if their answer is waited for."""
+        """Return the requests that are due. While the robot is stopped, goal-coupled components are asked only if awaited."""
         self.no_request = ""
         requests: list[tuple[str, ObservationRequest]] = []
-        for link in self.links.all:  # one after the other: asking System 1 may make another call due
+        for link in self.links.all:  # in order, because a request to System 1 may make another call due
             early = link.ready_s > now_s or (link.goal_coupled and self._ask_s(link, step_ends_s) > now_s)
             if early and link.asked_again is None:
                 continue
@@ -121,13 +121,12 @@ class Conversation:
         return tuple(requests) if requests else ()
 
     def ask_again(self, request: RequestId) -> bool:
-        """The server has let it grow stale and wants a newer observation before it answers. False: it is not waited for."""
+        """Mark a request whose server wants a newer observation before it answers. Return False when it is not waited for."""
         link = self.links.get(request.component)
         return link is not None and link.ask_again(request)
 
     def next_ask_s(self, step_ends_s: float, asking: bool, before_s: float) -> float:
-        """The earliest time at which a link has something to do, `before_s` at the latest. asking: a task runs, and nothing hinders
-        it from asking."""
+        """Return the earliest time at which a link has something to do, at most `before_s`. asking: requests may be sent."""
         next_s, links = before_s, self.links
         for link in links.all:
             if (deadline_s := link.deadline_s) < next_s:
@@ -136,7 +135,7 @@ class Conversation:
                 continue
             if link.asked_again is not None:
                 return -math.inf
-            if (ask_s := link.ready_s) < next_s:  # it is not asked before
+            if (ask_s := link.ready_s) < next_s:  # no request is sent before
                 if link.goal_coupled:
                     ask_s = self._ask_s(link, step_ends_s)
                 next_s = ask_s if ask_s < next_s else next_s
@@ -145,13 +144,13 @@ class Conversation:
         return next_s
 
     def _ask_s(self, link: Link, step_ends_s: float) -> float:
-        """From when on a ready one that goes with actions is to be asked."""
+        """Return when a ready, goal-coupled link is to be asked."""
         if self._supervision.stopped:
             return link.ready_s if self._supervision.asks(link.component) else math.inf
         return self.due.ask_s(link, step_ends_s)
 
     def _sensor_problem(self, sensors: Sensors | None, now_s: float) -> str:
-        """Why these readings must not be sent; empty: they may."""
+        """Return why these readings must not be sent; empty: they may."""
         if sensors is None:
             return "no state or no image yet"
         observed_s = sensors.state_s if sensors.state_s < sensors.images_s else sensors.images_s

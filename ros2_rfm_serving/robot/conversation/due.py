@@ -1,4 +1,4 @@
-"""When a component is to be asked: System 1 by the action queue, coupled ones by System 1's calls, all others periodically."""
+"""Time of the next request: the action queue triggers System 1, its calls trigger coupled components, all others are periodic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ros2_rfm_serving.types.state import kept
 
 PREFIX = Conditioning.PREFIX
 ROUNDING = 1e-6
-"""Of a control step."""
+"""Rounding tolerance, in control steps."""
 
 
 class Due:
-    """One rule for ticking and for saying when to tick next, so that the two never differ.
+    """One rule both for ticking and for the time of the next tick, so that the two never differ.
 
-    Synchronous robots execute the horizon, then call what System 1's calls have made due, then System 1 (ROSA §3.4.2, eq. 4: a
-    cycle lasts t_act + l_S1 + l_S2 / H). The others overlap all of it.
+    Synchronous robots execute the horizon, then make the calls that System 1's calls have made due, then call System 1 (ROSA
+    §3.4.2, eq. 4: a cycle lasts t_act + l_S1 + l_S2 / H). Asynchronous robots overlap all of it.
     """
 
     KEPT: ClassVar = kept("waits", too_slow_reason="too_slow")
@@ -36,19 +36,20 @@ class Due:
         self._conditioning, self._replaces = config.conditioning, config.replace_queue
         self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
         self.waits = config.synchronous
-        """It holds while the next chunk is computed: declared so, or because the model cannot bridge the delay."""
+        """True when the robot holds while the next chunk is computed: by declaration, or because the model cannot bridge the
+        delay."""
         self.too_slow = ""
-        """Why it waits although it was not declared so."""
+        """Reason why it waits without being declared to."""
 
     def reconfigure(self, config: RobotConfig) -> None:
         self._own_horizon = config.execution_horizon
         self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
 
     def ask_s(self, link: Link, step_ends_s: float) -> float:
-        """From when on a ready link that goes with actions is to be asked; infinite: not before something else happens.
+        """Return when a ready, goal-coupled link is to be asked; infinite: not before another event.
 
-        `step_ends_s`: until then an action is being executed. What goes with actions is asked between two of them: row 0 of a
-        chunk belongs to the step that begins with its observation.
+        step_ends_s: end of the action that is being executed. Goal-coupled requests are sent between two actions: row 0 of a chunk
+        belongs to the step that begins with its observation.
         """
         if link is self._links.system1:
             frames = link.depth > 1 and not self.waits  # whatever is queued
@@ -59,25 +60,25 @@ class Due:
         return link.ready_s if link.ready_s > step_ends_s else step_ends_s
 
     def asked(self, link: Link) -> None:
-        """System 1, for its next chunk: less than a step is left of what it gives way by."""
+        """Note a request to System 1 for its next chunk: less than a step of its phase shift is left."""
         link.later_s = max(link.later_s - self._more(link) / self._rate_hz, 0.0)
 
     def may_pop(self) -> bool:
-        """An action is there to be executed."""
+        """Return whether an action may be taken from the queue."""
         queue = self._queue
         return queue.depth > 0 and not (self.waits and (queue.horizon or self._own_horizon) <= queue.behind)
 
     def answered(self, link: Link, delay_steps: int, executed_steps: int) -> None:
-        """System 1 answered after so many steps, of which the robot executed some: are that, and the delay to expect, ones that the
-        model can bridge? Once it is slow, an answer in time ends that, whether or not the robot stood meanwhile."""
+        """Judge whether the model bridges the delay of an answer of System 1 and the expected delay. A robot that waits because of
+        the delay stops waiting after an answer in time, whether or not it stood meanwhile."""
         if self._synchronous or link.contract is None:
             return
         counts = executed_steps > self.bridged(link) or self.waits
         self._expect(link, max(link.delay_steps(self._rate_hz), delay_steps if counts else 0))
 
     def session_opened(self, link: Link) -> None:
-        """Begin another session of System 1. The delay that is known from before counts from its first request on: a robot whose
-        model does not bridge it waits at once."""
+        """Begin another session of System 1. The delay known from before counts from its first request on: a robot whose model does
+        not bridge it waits at once."""
         self.waits, self.too_slow = self._synchronous, ""
         if not self._synchronous and link.contract is not None and len(link.latencies):
             self._expect(link, link.delay_steps(self._rate_hz))
@@ -89,17 +90,17 @@ class Due:
         self.too_slow = problem if self.waits else ""
 
     def bridged(self, link: Link) -> int:
-        """Steps that may be executed between a request and its chunk, for the chunk to go on from them."""
+        """Return the steps that may be executed between a request and its chunk, so that the chunk continues from them."""
         return self._longest_delay(link) if self._replaces else sys.maxsize
 
     def delay_steps(self, link: Link) -> int:
-        """Return the inference delay that a request may declare: the one to expect. A robot that appends its chunks goes on at the
+        """Return the inference delay that a request may declare: the expected one. A robot that appends its chunks continues at the
         end of its queue however long an answer takes, and so declares no more than its model bridges."""
         delay = link.delay_steps(self._rate_hz)
         return delay if self._replaces else min(delay, self._longest_delay(link))
 
     def _longest_delay(self, link: Link) -> int:
-        """Return the steps that the model of the session bridges in the way that the robot asks for."""
+        """Return the steps that the session's model bridges with the conditioning that the robot requests."""
         contract = link.contract
         if contract is None:
             return sys.maxsize
@@ -107,27 +108,27 @@ class Due:
         return contract.max_inference_delay_steps if agreed is PREFIX else contract.chunk_length - 1
 
     def steps(self, latency_s: float) -> int:
-        """That are executed meanwhile."""
+        """Return the steps that are executed in this time."""
         return steps_of(latency_s, self._rate_hz)
 
     def _wants_chunk(self, link: Link) -> bool:
-        """A robot that waits for its chunk waits for its plan before, even if the request must be sent again. The others ask
-        a horizon of steps after they last did, however long the answer took, and earlier if the rows would not last or are not to
-        be trusted any more."""
+        """Return whether the next chunk is to be requested. A robot that waits for its chunk waits for its plan before, even if the
+        request must be sent again. An asynchronous robot asks one horizon of steps after its last request, however long the answer
+        took, and earlier if the rows would not last or are trusted no further."""
         if self.waits:
             return not self._calls.due and not self.may_pop()
         delay, depth = self.delay_steps(link), self._queue.depth
         return (self._replaces and self._is_over(link, delay)) or depth <= delay or depth <= self._buffer_steps
 
     def _is_over(self, link: Link, delay: int) -> bool:
-        """A server's horizon says up to where its chunk can be trusted: there the next one should have arrived. Who gives way to
-        others executes some more of it."""
+        """Return whether the horizon is over. A server's horizon is where trust in its chunk ends, and where the next chunk should
+        have arrived; a robot with a phase shift executes some steps beyond its own horizon."""
         if self._queue.horizon:
             return self._queue.behind >= self._queue.horizon - delay
         return self._queue.behind >= self._own_horizon + self._more(link)
 
     def _more(self, link: Link) -> int:
-        """Whole steps."""
+        """Return the phase shift in whole steps."""
         return int(link.later_s * self._rate_hz + ROUNDING) if link.later_s else 0
 
     def _is_between_calls(self) -> bool:
@@ -138,7 +139,7 @@ class Due:
 
     @property
     def rows_left(self) -> int:
-        """That are going to be executed if no chunk comes."""
+        """Return the number of actions that will be executed if no chunk comes."""
         queue = self._queue
         if not self.waits:
             return queue.depth

@@ -1,4 +1,4 @@
-"""Requests of one link that are waited for: one, or, of a pipelined session, as many as its depth (AURAS §4.2.2)."""
+"""Pending requests of one link: one, or as many as the depth of a pipelined session (AURAS §4.2.2)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class InFlight:
     mark: int
     observed_s: float
     bridged: int = sys.maxsize
-    """Steps that may be executed until its answer: none where it was asked while the robot waited, without a prefix."""
+    """Steps that may be executed before its answer: none if the robot waits for it, because there is no prefix."""
 
 
 @record(frozen=True, slots=True)
 class Answered:
     asked: InFlight
-    """What the reply answers."""
+    """Request that the reply answers."""
     seen: InFlight
-    """The request whose observation the last solver steps saw: row 0 of the chunk counts from that. Not pipelined: the same."""
+    """Request whose observation the last solver steps saw: row 0 of the chunk counts from it. Without pipelining it is the same."""
 
 
 class Flight:
-    """In the order of sending. What an answer overtakes is not waited for any more: no older chunk replaces a newer one."""
+    """Pending requests in the order of sending. One whose answer is overtaken is dropped: no older chunk replaces a newer one."""
 
     KEPT: ClassVar = kept(in_flight="waited", sent="_sent", newest_seen="_seen")
 
     def __init__(self) -> None:
         self.waited: dict[int, InFlight] = {}
-        """By sequence number."""
+        """Pending requests by sequence number."""
         self._sent: dict[int, InFlight] = {}
-        """From the oldest that is waited for on: whose observations an answer may have ended with."""
+        """Requests from the oldest pending one on; an answer may have ended with the observation of any of them."""
         self._seen = 0
         """Newest observation that an answer has ended with."""
 
@@ -50,7 +50,7 @@ class Flight:
         return next(reversed(self.waited.values()), None)
 
     def sent_after(self, sequence: int) -> InFlight | None:
-        """The oldest of those that went out later."""
+        """Return the oldest pending request that was sent after this one."""
         for number, each in self.waited.items():
             if number > sequence:
                 return each
@@ -61,8 +61,9 @@ class Flight:
         return found if found is not None and (identity is found.id or identity == found.id) else None
 
     def seen(self, asked: InFlight, ended_with: int | None) -> InFlight | None:
-        """What the last steps of its answer saw, as that says; None: it cannot have: never sent in this session and episode, older
-        than the request, or older than what an earlier answer saw."""
+        """Return the request whose observation the last steps of an answer saw. None: the answer's value is impossible, because
+        that observation was never sent in this session and episode, or is older than the request or than that of an earlier
+        answer."""
         own = asked.id.sequence
         sequence = own if ended_with is None else ended_with
         return self._sent.get(sequence) if sequence >= own and sequence >= self._seen else None
@@ -79,7 +80,7 @@ class Flight:
         self._prune()
 
     def drop(self, sequence: int) -> None:
-        """This one and all that went out before it."""
+        """Drop this request and all that were sent before it."""
         waited = self.waited
         while waited and (oldest := next(iter(waited))) <= sequence:
             del waited[oldest]

@@ -1,4 +1,4 @@
-"""The latest round trips of a link, and what to expect of the next."""
+"""Latest round trips of a link, and the expected next one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ WINDOW = 100
 
 
 class Latencies:
-    """The last `WINDOW` round trips, s, network included. What is expected is asked for more often than it changes.
+    """Last `WINDOW` round trips, s, network included. The expectation is cached, because it is read more often than it changes.
 
-    window_maximum: expect the longest of the window in place of its median. longest: the longest ever; a single slow one then
-    counts for good.
+    window_maximum: expect the longest of the window instead of its median. longest: expect the longest ever, so that a single slow
+    one counts for good.
     """
 
     KEPT: ClassVar = kept(latest_s="_latest", longest_s="_longest_s")
@@ -28,14 +28,14 @@ class Latencies:
         self._expected_s: float | None = math.nan
 
     def restored(self) -> None:
-        """Compute what is expected when it is asked for."""
+        """Leave the expectation to be computed on demand."""
         self._expected_s = None if self._latest else math.nan
 
     def __len__(self) -> int:
         return len(self._latest)
 
     def append(self, latency_s: float) -> None:
-        """A negative one is no latency and is ignored."""
+        """Add a round trip; a negative one is ignored."""
         if latency_s < 0:
             return
         self._latest.append(latency_s)
@@ -44,14 +44,14 @@ class Latencies:
 
     @property
     def last_s(self) -> float:
-        """0 while there is none."""
+        """Return the last round trip; 0 while there is none."""
         return self._latest[-1] if self._latest else 0.0
 
     def values_s(self) -> list[float]:
         return list(self._latest)
 
     def expected_s(self) -> float:
-        """NaN while there is none."""
+        """Return the expected round trip; NaN while there is none."""
         if self._expected_s is None:
             of_window = max if self._window_maximum else statistics.median
             self._expected_s = self._longest_s if self._longest else of_window(self._latest)
@@ -59,5 +59,5 @@ class Latencies:
 
 
 def steps_of(latency_s: float, step_rate_hz: float) -> int:
-    """Rounded up: a step that has begun is executed."""
+    """Return a latency in steps, rounded up because a step that has begun is executed."""
     return math.ceil(latency_s * step_rate_hz - 1e-6)

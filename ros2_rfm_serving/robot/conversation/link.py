@@ -1,6 +1,6 @@
-"""One component of one robot on its server: a session, what is in flight in it, its pace, its timeouts and its latency.
+"""Client of one component on its server: session, requests in flight, pace, timeouts and latency.
 
-One request is in flight at most, or, in a pipelined session, as many as its depth, one per frame (AURAS §4.3).
+At most one request is in flight, or, in a pipelined session, as many as its depth, one per frame (AURAS §4.3).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ModelIdentity(NamedTuple):
 
 
 class Overdue(enum.Enum):
-    """What a check of the clock found."""
+    """Result of a check for overdue requests."""
 
     NOTHING = enum.auto()
     LATE = enum.auto()
@@ -48,9 +48,9 @@ class Overdue(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """State of one component's connection. All times on the robot's clock.
+    """State of one component's connection. All times are on the robot's clock.
 
-    `server` is the one in use: the route's, or its standby (ROSA §3.4.4).
+    `server` is the one in use: the route's server, or its standby (ROSA §3.4.4).
     """
 
     robot: str
@@ -59,7 +59,7 @@ class Link:
     depth: int = 1
     """Requests that may be in flight at once; more than one in a pipelined session."""
     frame_s: float = 0.0
-    """Between two requests of a pipelined session, at least; 0: it is none."""
+    """Least time between two requests of a pipelined session; 0: the session is not pipelined."""
     route: Route | None = None
     server: str = ""
     state: LinkState = LinkState.CLOSED
@@ -67,65 +67,65 @@ class Link:
     epoch: int = 0
     problem: str = "no schedule yet"
     asked_again: RequestId | None = None
-    """What is in flight and to be asked with a newer observation: its server let it wait for long (Kairos §3.2.2)."""
+    """Pending request to send again with a newer observation, because its server let it wait for long (Kairos §3.2.2)."""
     timeouts: int = 0
-    """Consecutive."""
+    """Number of consecutive timeouts."""
     last_reply_s: float = -math.inf
     latencies: Latencies = field(init=False)
     _rng: random.Random = field(init=False, repr=False)
     retry_s: float = -math.inf
-    """Earliest time to ask for a session."""
+    """Earliest time of the next session request."""
     deadline_s: float = math.inf
-    """When the first of what is under way, a session's opening or requests, is late or given up."""
+    """Time at which the first pending operation, the opening of a session or a request, is late or given up."""
     unanswered_s: float = math.inf
-    """When the first request was sent of those that have not been answered; inf: none waits."""
+    """Time at which the oldest unanswered request was sent; inf: there is none."""
     slo_s: float = math.inf
     pinned: ModelIdentity | None = None
-    """The model that the robot has worked with: no other one may take its place unasked."""
+    """Model that the robot has worked with; no other one replaces it without an operator's consent."""
     mismatch: str = ""
-    """How a server's model differs from that; empty: it does not."""
+    """How a server's model differs from the pinned one; empty: it does not."""
     next_send_s: float = -math.inf
-    """Earliest time that the schedule's rate allows for the next request."""
+    """Earliest time of the next request by the schedule's rate."""
     allowance_s: float = 0.0
-    """What a synchronous robot's System 1 waits for a plan now and then is part of its cycle, not lost (ROSA §3.4.2, eq. 4)."""
+    """Time that a synchronous robot's System 1 sometimes waits for a plan, as part of its cycle (ROSA §3.4.2, eq. 4)."""
     ready_s: float = math.inf
-    """From when on it may be asked; infinite: not before something else happens, as it has no session, or nothing more may be asked
-    before something of what is in flight is over."""
+    """Earliest time of the next request; infinite: another event has to come first, because there is no session, or as many
+    requests are in flight as may be."""
     gives_way: bool = False
-    """System 1 and obligations: a request that had to wait for others moves the phase (`types/phase.py`)."""
+    """True for System 1 and obligations whose phase moves when a request had to wait for others (`types/phase.py`)."""
     horizon_s: float = 0.0
-    """How long that lasts which it executes of a chunk, where it gives way by executing more of one; 0: its pace gives way."""
+    """Duration of the executed part of a chunk, where the phase moves by executing more of one; 0: the pace moves it."""
     lasts_s: float = math.inf
-    """How long all lasts that it may execute of a chunk, if it executes while it waits."""
+    """Duration of all actions of a chunk that may be executed, if the robot executes while it waits."""
     later_s: float = 0.0
-    """How much more it is to execute of the next chunk."""
+    """Phase shift: additional time of the next chunk to execute."""
     goal_coupled: bool = False
-    """Asked as System 1's execution wants it; the others whenever they are ready."""
+    """True when System 1's execution triggers its requests; other components are asked whenever they are ready."""
     _placed_model: str = ""
     _flight: Flight = field(default_factory=Flight)
     _late_through: int = 0
-    """Sequence number of the last request that was later than its SLO, which was said."""
+    """Sequence number of the last request that was reported as later than its SLO."""
     _gives_up_s: float = math.inf
     _sequence: int = 0
-    """Never begins anew: two servers may number their sessions alike."""
+    """Sequence number of the last request. It never restarts, because two servers may number their sessions alike."""
     _first_reply: bool = True
     _backoff_s: float = 0.0
     _phase: Phase = field(default_factory=Phase)
     _period_s: float = 0.0
     _frame_ends_s: float = -math.inf
-    """Of the last request of a pipelined session: whatever the pace becomes, there is one per frame."""
+    """End of the frame of a pipelined session's last request: there is one request per frame, whatever the pace becomes."""
     _limit_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"{self.config.seed}/{self.robot}/{self.component}")
         self.latencies = Latencies(longest=self.config.longest_latency, window_maximum=self.config.window_maximum)
 
-    # --- where ---
+    # --- routes ---
 
     def follow(self, route: Route | None, server: str, now_s: float, *, paced: bool = True) -> None:
-        """Takes a route and, of its two servers, the one to use; another server means another session.
+        """Accept a route and the server to use, one of its two; another server needs another session.
 
-        paced: by the route's rate; System 2 goes with System 1's calls, and a rate of its own would only hold the robot up.
+        paced: by the route's rate. System 2 follows System 1's calls, and a rate of its own would only delay the robot.
         """
         if route is None or self.route is None or server != self.server:
             self.turn_to(server, "not scheduled" if route is None else "opening a session")
@@ -136,8 +136,8 @@ class Link:
             self.reconfigure(self.config)
 
     def _repace(self, period_s: float, now_s: float) -> None:
-        """At another pace it keeps its place in the period: the robots of a server, who change theirs together, stay as far apart
-        in it as they were, and do not crowd into a part of it for ever after."""
+        """Change the period and keep the place in it: the robots of a server, all of which change theirs together, stay as far
+        apart as they were, and do not bunch up in one part of it for good."""
         wait_s = self.next_send_s - now_s
         if 0.0 < wait_s < math.inf and self._period_s > 0.0:
             self.next_send_s = max(now_s + wait_s / self._period_s * period_s, self._frame_ends_s)
@@ -145,9 +145,9 @@ class Link:
         self._allow()
 
     def reconfigure(self, config: LinkConfig) -> None:
-        """From the next request on."""
+        """Apply another configuration from the next request on."""
         self.config = config
-        # A slow model's requests may take as long as it was declared, twice.
+        # A slow model's requests may take twice the declared time.
         self._limit_s = max(config.request_timeout_s, 2.0 * self.route.slo_s if self.route else 0.0)
 
     def pipeline(self, depth: int, frame_s: float) -> None:
@@ -155,13 +155,13 @@ class Link:
         self._allow()
 
     def place(self, model: str) -> None:
-        """The schedule says which model answers; another one than before is meant."""
+        """Set the model that answers by the schedule. Another one than before is intended, so that the pin is dropped."""
         if model != self._placed_model:
             self._placed_model = model
             self.unpin()
 
     def unpin(self) -> None:
-        """Any model may answer from now on."""
+        """Accept any model from now on."""
         self.pinned, self.mismatch = None, ""
 
     def turn_to(self, server: str, problem: str) -> None:
@@ -171,17 +171,17 @@ class Link:
 
     @property
     def in_flight(self) -> InFlight | None:
-        """The newest of what is waited for."""
+        """Return the newest pending request."""
         return self._flight.newest
 
     @property
     def period_s(self) -> float:
-        """Of a paced link; 0: it is asked as fast as it answers."""
+        """Return the period of a paced link; 0: it is asked as fast as it answers."""
         return self._period_s
 
     @property
     def other(self) -> str:
-        """The route's other server; empty: there is none."""
+        """Return the route's other server; empty: there is none."""
         if self.route is None:
             return ""
         return self.route.standby if self.server == self.route.server else self.route.server
@@ -189,7 +189,7 @@ class Link:
     # --- the session ---
 
     def wants_open(self, now_s: float) -> bool:
-        """True when a session should be asked for now, if the server is there; then call `opening`."""
+        """Return whether a session should be requested now, if the server is ready; then call `opening`."""
         return self.state is LinkState.CLOSED and self.route is not None and now_s >= self.retry_s
 
     def opening(self, now_s: float) -> None:
@@ -205,29 +205,30 @@ class Link:
         self._answered()
 
     def differs(self, found: ModelIdentity) -> str:
-        """How this model differs from the one that the robot has worked with; empty: it does not."""
+        """Return how this model differs from the one that the robot has worked with; empty: it does not."""
         if self.pinned is None or found == self.pinned:
             return ""
         return f"{self.server} serves another model for {self.component}: {found}, not {self.pinned}"
 
     def refused(self, problem: str, now_s: float) -> None:
-        """The session could not be opened or kept: try again later, ever later."""
+        """Note that the session could not be opened or kept; the next attempt follows after an increasing backoff."""
         self.close(problem)
         self._backoff_s = min(max(2 * self._backoff_s, self.config.initial_backoff_s), self.config.max_backoff_s)
         self.retry_s = now_s + self._rng.uniform(0.5, 1.0) * self._backoff_s
 
     @property
     def refusal(self) -> str:
-        """Why its server does not serve it; empty: it does, or has not been asked yet."""
+        """Return why its server does not serve it; empty: it does, or has not been asked yet."""
         return self.problem if self.route is not None and self.state is not OPEN and self._backoff_s else ""
 
     def server_returns(self, now_s: float) -> None:
-        """All its robots hear that at once; they ask one after the other."""
+        """Spread the next session request, because all robots of the server see it return at once."""
         if self.state is LinkState.CLOSED and self._backoff_s:
             self.retry_s = max(self.retry_s, now_s + self._rng.uniform(0.0, 1.0) * self.config.initial_backoff_s)
 
     def look_elsewhere(self, now_s: float) -> None:
-        """Its server is full: the route's other one is asked; at once, unless that is the first one, which has refused before."""
+        """Switch to the route's other server, because this one is full. The request follows at once, except to the first server,
+        which has refused before."""
         assert self.route is not None
         if self.server == self.route.server:
             self.retry_s = now_s
@@ -239,39 +240,39 @@ class Link:
         self._answered()
 
     def forget(self) -> None:
-        """Whatever was asked is not waited for any more. What is asked next does not get more time for that."""
+        """Stop waiting for all requests. Later requests do not get more time for that."""
         self._flight.clear()
         self._expect()
 
     def forget_late(self) -> None:
-        """What is later than its SLO is not waited for any more, and may be asked again at once; in a pipelined session the next
-        frame does that."""
+        """Stop waiting for answers later than their SLO, and allow the next request at once; in a pipelined session it follows with
+        the next frame."""
         self._flight.drop(self._late_through)
         self._expect()
         if self.depth == 1:
             self.restart_pace()
 
     def ask_again(self, request: RequestId) -> bool:
-        """False: that is not what is in flight."""
+        """Mark a pending request to send again. Return False when it is not pending."""
         if self._flight.find(request) is None:
             return False
         self.asked_again = request
         return True
 
     def abandon(self) -> None:
-        """The robot does not want the answer any more, which is no fault of the server's."""
+        """Drop the pending requests because the robot does not need the answers; this does not count against the server."""
         if self._flight.waited:
             self.forget()
             self._answered()
 
     def _answered(self) -> None:
-        """A silence counts anew from the first that is still waited for."""
+        """Restart the measurement of silence from the oldest pending request."""
         waited = self._flight.waited
         self.unanswered_s = next(iter(waited.values())).sent_s if waited else math.inf
         self._gives_up_s = self.unanswered_s + self._limit_s
 
     def _expect(self) -> None:
-        """By when something has to come next."""
+        """Update the time of the next deadline."""
         self._allow()
         if not self._flight.waited:
             self.deadline_s, self.asked_again = math.inf, None
@@ -282,7 +283,7 @@ class Link:
         self.deadline_s = late_s if late_s < self._gives_up_s else self._gives_up_s
 
     def _allow(self) -> None:
-        """From when on something may be asked next."""
+        """Update the earliest time of the next request."""
         self.ready_s = self.next_send_s if self.state is OPEN and len(self._flight.waited) < self.depth else math.inf
 
     def _late_s(self) -> float:
@@ -292,15 +293,15 @@ class Link:
     # --- requests ---
 
     def restart_pace(self) -> None:
-        """The next request begins a new series."""
+        """Let the next request begin a new series."""
         self.next_send_s = -math.inf
         self._allow()
 
     def sent(self, episode: int, now_s: float, mark: int, observed_s: float, bridged: int = sys.maxsize) -> RequestId:
-        """The identity of the request that goes out now. bridged: steps that may be executed until its answer.
+        """Return the identity of the request that is sent now. bridged: steps that may be executed before its answer.
 
-        The pace keeps its phase: a request that goes out late does not delay those after it, by up to one period and the
-        `allowance_s`, so that a robot whose loop is fast enough reaches its rate on average.
+        The pace keeps its phase: a late request does not delay those after it, by up to one period and the `allowance_s`, so that a
+        robot whose loop is fast enough reaches its rate on average.
         """
         self._sequence += 1
         request = RequestId(self.robot, self.component, self.epoch, episode, self._sequence)
@@ -310,9 +311,9 @@ class Link:
             self.asked_again = None
         self._flight.add(InFlight(request, now_s, mark, observed_s, bridged))
         self.unanswered_s = now_s if now_s < self.unanswered_s else self.unanswered_s
-        if not now_s < self._gives_up_s < math.inf:  # else it is asked again before the last request was given up
+        if not now_s < self._gives_up_s < math.inf:  # otherwise it is asked again before the last request was given up
             self._gives_up_s = now_s + self._limit_s
-        if not again:  # else it is the same request of the schedule
+        if not again:  # otherwise it is the same request of the schedule
             first, earliest_s = self.next_send_s == -math.inf, now_s - self._period_s - self.allowance_s
             since_s = now_s if first else self.next_send_s if self.next_send_s > earliest_s else earliest_s
             self.next_send_s = since_s + self._period_s
@@ -323,7 +324,7 @@ class Link:
         return request
 
     def check(self, now_s: float) -> Overdue:
-        """Gives up what took too long; after several requests in a row the session is opened anew."""
+        """Give up requests that took too long; after several in a row the session is opened again."""
         if now_s < self.deadline_s:
             return Overdue.NOTHING
         if self.state is LinkState.OPENING:
@@ -346,19 +347,20 @@ class Link:
             return Overdue.GIVEN_UP
         if now_s >= oldest.sent_s + self._limit_s:
             self._flight.drop(oldest.id.sequence)
-        if remaining := self._flight.oldest:  # younger, or asked anew meanwhile: each has its own time
+        if remaining := self._flight.oldest:  # a younger request, or one sent again, has its own time
             self._gives_up_s = remaining.sent_s + self._limit_s
         self._expect()
         return Overdue.GIVEN_UP
 
     def _is_silent(self, now_s: float) -> bool:
-        """After as many timeouts as are allowed. Those of a pipelined session run side by side: it has to be silent for so long."""
+        """Return whether the server is silent, after the allowed number of timeouts. Those of a pipelined session overlap, so that
+        it has to be silent for as long as that number would take in a row."""
         most = self.config.max_timeouts
         silent_s = now_s - self.unanswered_s
         return self.timeouts >= most and (self.depth == 1 or silent_s >= most * self._limit_s - 1e-6)
 
     def accept(self, reply: Reply, now_s: float) -> Answered | str:
-        """What the reply answers, or the counter under which it is dropped."""
+        """Return the request that a reply answers, or the counter under which it is dropped."""
         identity, flight = reply.id, self._flight
         if self.state is not OPEN or identity.session_epoch != self.epoch:
             return "stale_epoch"
@@ -375,7 +377,7 @@ class Link:
         flight.answered(answered)
         self._answered()
         self.timeouts, self.last_reply_s = 0, now_s
-        if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
+        if not self._first_reply or self.config.counts_first_latency:  # a first reply may include warm-up
             self.latencies.append(now_s - seen.sent_s)
         if self.gives_way:
             self._give_way(reply.served.unusual_s, now_s - seen.sent_s)
@@ -384,8 +386,8 @@ class Link:
         return answered
 
     def _give_way(self, unusual_s: float, took_s: float) -> None:
-        """Move the next request, as far as actions are left, young enough, for an answer that takes as long as this one, or as is
-        expected."""
+        """Move the next request, as far as the remaining actions last and stay young enough for an answer that takes as long as
+        this one or as expected."""
         cycle_s = max(self._period_s, self.horizon_s) if self.horizon_s else self._period_s
         slack_s = math.inf
         if self.component in MOST_LATER_S:
@@ -398,9 +400,10 @@ class Link:
             self.next_send_s += self._phase.shift_s(unusual_s, cycle_s, slack_s)
 
     def delay_steps(self, step_rate_hz: float) -> int:
-        """Inference delay to expect, in steps: the window's median, rounded up, unless the configuration says otherwise.
+        """Return the inference delay to expect, in steps: the window's median, rounded up, unless the configuration chooses
+        another.
 
-        Not the longest by default: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one
+        The longest is not the default: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one
         decision older.
         """
         return steps_of(self.latencies.expected_s(), step_rate_hz) if len(self.latencies) else 1

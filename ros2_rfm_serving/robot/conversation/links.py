@@ -1,4 +1,4 @@
-"""All links of one robot: routes, sessions, which server each uses, and failover."""
+"""Clients of all components of one robot: routes, sessions, servers in use, and failover."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CLOSED = LinkState.CLOSED
 
 
 class Links:
-    """Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is there, the link
-    turns to that at once. It turns back when a newer schedule says so, or when that one is lost too and the first is back.
-    """
+    """Links of one robot. Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is
+    ready, the link switches to that at once. It switches back when a newer schedule says so, or when that is lost and the first is
+    back."""
 
     KEPT: ClassVar = kept("servers", "failovers", next_check_s="watch_s", components="_links")
 
@@ -29,21 +29,21 @@ class Links:
         self._config = config
         self._links: dict[str, Link] = {}
         self.all: tuple[Link, ...] = ()
-        """System 1 first"""
+        """Links, System 1 first."""
         self.coupled: tuple[Link, ...] = ()
-        """With a route, and asked as often as System 1's calls say"""
+        """Links with a route whose calls are coupled to those of System 1."""
         self.system1: Link | None = None
         self.closed: tuple[Link, ...] = ()
-        """Without a session, and none is being opened."""
+        """Links without a session that is open or being opened."""
         self.mismatch = ""
-        """How a server's model differs from the one that the robot has worked with; empty: none does."""
+        """How a server's model differs from the one that the robot has worked with; empty: none differs."""
         self.watch_s = -math.inf
-        """Before that `watch` finds nothing."""
+        """Time before which `watch` finds nothing."""
         self.servers = Presence(config.server_timeout_s)
         self.failovers = 0
 
     def state(self) -> dict[str, Any]:
-        """Return what is kept, for a snapshot."""
+        """Return the state for a snapshot."""
         return state_of(self, self.KEPT)
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Links:
         self.watch_s = state["next_check_s"]
 
     def reconfigure(self, config: RobotConfig) -> None:
-        """Open sessions stay: what they have agreed upon is not among what may change."""
+        """Apply another configuration. Open sessions stay, because nothing that they agreed upon may change."""
         self._config = config
         self.servers.reconfigure(config.server_timeout_s)
         for link in self.all:
@@ -70,16 +70,16 @@ class Links:
         return self._links.get(component)
 
     def _settle(self) -> None:
-        """After whatever may have opened or closed a session, or has moved when `watch` has something to find."""
+        """Update what follows from sessions and deadlines, after any of them may have changed."""
         self.closed = tuple([link for link in self.all if link.state is CLOSED])
         self.mismatch = next((link.mismatch for link in self.all if link.mismatch and link.route), "")
         self.watch_s = -math.inf
 
     def expect(self, link: Link) -> None:
-        """Something of it is under way, or is not any more."""
+        """Let `watch` check the link in time, after its deadline has changed."""
         self.watch_s = link.deadline_s if link.deadline_s < self.watch_s else self.watch_s
 
-    # --- where to send ---
+    # --- routes ---
 
     def follow(self, schedule: Schedule, now_s: float, *, newer: bool) -> None:
         routes = schedule.routes_of(self._config.name)
@@ -102,23 +102,23 @@ class Links:
         self._settle()
 
     def _link(self, component: str) -> Link:
-        """Return the link of a component, which is made where there was none."""
+        """Return the link of a component, which is made if there is none."""
         link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
         self._pipeline(link)
         return link
 
     def _index(self) -> None:
-        """Find each link's place, after routes or links have changed."""
+        """Update the tuples of links, after routes or links have changed."""
         self.all = tuple(sorted(self._links.values(), key=lambda link: link.component != SYSTEM1))
         self.coupled = tuple(link for link in self.all if link.route and self._config.calls_per_action.get(link.component))
         self.system1 = self._links.get(SYSTEM1)
 
     def _give_way(self, link: Link) -> None:
-        """Decide whether requests of a component may come later.
+        """Decide whether requests of a component may be sent later.
 
-        Those of an obligation may, for no motion waits for them. Calls that go with actions follow System 1, which must leave no
-        gap in the motion: a robot that executes meanwhile, as often as its cap allows or as its actions end, needs lasting chunks.
-        Nothing is left of chunks that are appended, or that are trusted as far as a server says.
+        Those of an obligation may, because no motion waits for them. Goal-coupled calls follow System 1, which must leave no gap in
+        the motion: a robot that executes meanwhile, as often as its cap allows or as its actions end, needs chunks that last.
+        Chunks that are appended, or trusted only as far as a server says, leave no reserve.
         """
         config = self._config
         if not link.goal_coupled:
@@ -134,15 +134,15 @@ class Links:
             link.lasts_s = min(link.contract.chunk_length / config.step_rate_hz, config.max_action_age_s)
 
     def _pipeline(self, link: Link) -> None:
-        """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter; others are
-        in time, but for rounding."""
+        """Set depth and frame of System 1. A frame lasts as long as the executed part of a chunk. Half a tick is subtracted for
+        jitter where ticks are steps; elsewhere only rounding is allowed for."""
         config = self._config
         if config.pipelining is not None and link.component == SYSTEM1:
             jitter_s = (0.5 if config.tick_is_step else 0.05) / config.control_rate_hz
             link.pipeline(config.pipelining.depth, config.execution_horizon / config.step_rate_hz - jitter_s)
 
     def server_seen(self, server: str, now_s: float) -> bool:
-        """True when it was not there before."""
+        """Note that a server is ready. Return whether it was not before."""
         new = self.servers.seen(server, now_s)
         if new:
             for link in self.all:
@@ -155,7 +155,7 @@ class Links:
         return new
 
     def server_loads(self, server: str, now_s: float) -> bool:
-        """True when it is waited for; else it is lost."""
+        """Return whether a server that loads a model is waited for; otherwise it is lost."""
         self.watch_s = -math.inf
         return self.servers.loads(server, now_s)
 
@@ -181,7 +181,7 @@ class Links:
     # --- sessions ---
 
     def opens(self, now_s: float) -> tuple[tuple[str, SessionRequest], ...]:
-        """(server, request): sessions to ask for now."""
+        """Return (server, request) of each session to request now."""
         opens = []
         for link in self.closed:
             if link.server in self.servers.ready and link.wants_open(now_s):
@@ -193,7 +193,7 @@ class Links:
         return tuple(opens)
 
     def opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> str:
-        """The counter to raise; empty: the session is taken."""
+        """Note a granted session. Return the counter to raise; empty: the session is accepted."""
         counter = self._opened(component, server, grant, now_s)
         self._settle()
         return counter
@@ -220,7 +220,7 @@ class Links:
         return ""
 
     def _other_rate(self, demonstrated_hz: float) -> str:
-        """Return why a model's motions would be too fast or too slow on this robot, and the fix; empty: they are not, or may be."""
+        """Return why a model's motions are too fast or too slow for this robot, with the fix; empty: they are accepted."""
         config = self._config
         problem = "" if config.accept_other_rate else other_rate(config.step_rate_hz, demonstrated_hz)
         if not problem:
@@ -233,8 +233,8 @@ class Links:
     def refused(
         self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False
     ) -> None:
-        """contract: the server cannot serve this robot; where it could before, it has become another one. full: it has no session
-        left: the other server of the route is asked."""
+        """Note a refused session. contract: the server cannot serve this robot; if it could before, its model has changed. full: it
+        has no session left, so that the other server of the route is asked."""
         link = self._links.get(component)
         if link and link.server == server and link.state is LinkState.OPENING:
             if contract and link.pinned:
@@ -245,7 +245,7 @@ class Links:
             self._settle()
 
     def unpin(self) -> None:
-        """A person accepts the models that are there now in place of others."""
+        """Accept the current models in place of the pinned ones, on an operator's command."""
         for link in self.all:
             if link.mismatch:
                 link.unpin()
@@ -254,7 +254,7 @@ class Links:
     # --- time ---
 
     def watch(self, now_s: float) -> list[tuple[Link, Overdue]]:
-        """Counts silent servers as lost, and says whose answer is late or was given up, or first one and then the other."""
+        """Count silent servers as lost. Return the links with an answer that is late or was given up; both may occur."""
         if now_s < self.watch_s:
             return []
         if now_s >= self.servers.check_s:
@@ -272,5 +272,5 @@ class Links:
         return overdue
 
     def open_s(self, link: Link) -> float:
-        """When a closed link next asks for a session."""
+        """Return when a closed link next requests a session."""
         return link.retry_s if link.server in self.servers.ready else math.inf

@@ -1,4 +1,4 @@
-"""The failure detector of one robot: which servers are there, and which are lost."""
+"""Failure detector of one robot: which servers are ready, and which are lost."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import ClassVar
 from ros2_rfm_serving.types.state import kept
 
 LOADING_PATIENCE = 15.0
-"""A server that loads its first model may be silent for so many times the timeout: what it imports can hold its interpreter for
-seconds on a busy machine. That its process has died is told by the middleware, at once."""
+"""Factor of the timeout for a server that loads its first model: its imports can hold the interpreter for seconds on a busy
+machine. The middleware reports the death of its process at once."""
 
 
 class Presence:
-    """A server is *ready* from its status message on; it is *lost* when it says so, or says nothing for `timeout_s`.
+    """Liveness of servers. A server is *ready* from its status message on; it is *lost* when it reports so, or is silent too long.
 
-    One that was never heard of is neither, until it has been expected for `timeout_s`; nor is one that loads its first model,
-    however long that takes: when a factory starts, a standby that is ready sooner must not get the robots of those that are not.
+    A server without any message is neither, until it has been expected for `timeout_s`. The same holds for one that loads its first
+    model, however long that takes: when a factory starts, a standby that is ready sooner must not get the robots of the others.
     """
 
     KEPT: ClassVar = kept("check_s", "ready", "lost", expected="_expected", silent_at_s="_silent_at_s", known="_met")
@@ -25,28 +25,28 @@ class Presence:
         self._timeout_s = timeout_s
         self._expected: set[str] = set()
         self._silent_at_s: dict[str, float] = {}
-        """Of servers that are ready or expected."""
+        """Time at which a server that is ready, expected or loading counts as silent."""
         self.check_s = math.inf
-        """When to call `silent` again: no later than it has something to say."""
+        """Time of the next call of `silent`, no later than it has something to report."""
         self._met: set[str] = set()
         """Servers that have been ready."""
         self.ready: set[str] = set()
         self.lost: set[str] = set()
 
     def reconfigure(self, timeout_s: float) -> None:
-        """From the next word of each server on."""
+        """Apply another timeout, from the next message of each server on."""
         self._timeout_s = timeout_s
 
     def expect(self, server: str) -> None:
-        """A route names it: from the next `silent` on it has `timeout_s` to be heard of."""
+        """Expect a server that a route names: from the next `silent` on it has `timeout_s` for its first message."""
         if server not in self._silent_at_s and server not in self.lost:
             self._expected.add(server)
             self.check_s = -math.inf
 
     def seen(self, server: str, now_s: float) -> bool:
-        """True when it was not ready before."""
+        """Note a status message of a ready server. Return whether it was not ready before."""
         self._silent_at_s[server] = silent_at_s = now_s + self._timeout_s
-        self.check_s = silent_at_s if silent_at_s < self.check_s else self.check_s  # of a ready one too: it may have less time now
+        self.check_s = silent_at_s if silent_at_s < self.check_s else self.check_s  # also if ready: it may have less time now
         if server in self.ready:
             return False
         self._expected.discard(server)
@@ -56,7 +56,7 @@ class Presence:
         return True
 
     def loads(self, server: str, now_s: float) -> bool:
-        """It loads a model. True when it was never ready and is waited for, False when it counts as lost meanwhile."""
+        """Note that a server loads a model. Return whether it was never ready and is waited for; False: it counts as lost."""
         if server in self._met:
             return False
         self._expected.discard(server)
@@ -66,7 +66,7 @@ class Presence:
         return True
 
     def alive(self, server: str, now_s: float) -> None:
-        """Its process is there. One that has never been ready is loading then, and may be too busy to say so."""
+        """Note that a server's process is alive. One that has never been ready is loading, and may be too busy to report it."""
         if server not in self._met:
             self.loads(server, now_s)
 
@@ -77,9 +77,9 @@ class Presence:
         self.lost.add(server)
 
     def silent(self, now_s: float) -> list[str]:
-        """Servers that must be counted as lost now; then call `lose`."""
+        """Return the servers that must be counted as lost now; then call `lose`."""
         if self._expected:
-            # Who is lost first decides who fails over where: never by the order of a set, which is another one in each process.
+            # The order of losses decides where links fail over; it must not be that of a set, which differs between processes.
             self._silent_at_s.update(dict.fromkeys(sorted(self._expected), now_s + self._timeout_s))
             self._expected.clear()
         silent = [server for server, at_s in self._silent_at_s.items() if now_s >= at_s]

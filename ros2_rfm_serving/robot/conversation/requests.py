@@ -1,4 +1,4 @@
-"""What goes into a request: the readings, and for System 1 the actions that are still queued and what became of the last ones."""
+"""Content of a request: the readings, and for System 1 the queued actions and a report on the executed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_REPORT = ExecutionReport()
 def session_request(config: RobotConfig, component: str, pinned_hash: str = "", slo_s: float = math.inf) -> SessionRequest:
     """Return a robot's side of the contract for one component.
 
-    pinned_hash: of the only model that it accepts; empty: any. slo_s: infinite: none.
+    pinned_hash: of the only model that it accepts; empty: any. slo_s: infinite: no SLO.
     """
     acts = component == SYSTEM1
     return SessionRequest(
@@ -46,7 +46,7 @@ def session_request(config: RobotConfig, component: str, pinned_hash: str = "", 
 
 
 def thought_request(identity: RequestId, instruction: str, sensors: Sensors, now_s: float) -> ObservationRequest:
-    """For those who judge or plan."""
+    """Return a request to a component that judges or plans."""
     return ObservationRequest(identity, int(now_s * 1e9), instruction, NO_VALUES, sensors.images, 0, NO_ROWS, NO_ROWS, NO_REPORT)
 
 
@@ -63,8 +63,8 @@ def action_request(
     episode_start: bool,
     now_s: float,
 ) -> ObservationRequest:
-    """For System 1. `delay_steps`: to be executed until the answer is there; 0: the robot waits. `guided_rows`: of a prefix that
-    guides, what is queued beyond the delay too."""
+    """Return a request to System 1. delay_steps: to be executed before the answer; 0: the robot waits. guided_rows: rows of a
+    guiding prefix, which may include queued actions beyond the delay."""
     delay = min(delay_steps, queue.depth)
     rows = 0 if conditioning is NONE else delay if conditioning is PREFIX else max(delay, guided_rows)
     model, robot = queue.left_over(rows)

@@ -1,1 +1,1 @@
-"""What the robot is commanded: the queue, limits, the ladder, the fail-safe states."""
+"""Commands of the robot: action queue, limits, fallback ladder and fail-safe states."""

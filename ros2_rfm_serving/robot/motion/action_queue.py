@@ -1,4 +1,4 @@
-"""Actions waiting to be executed, and where each came from."""
+"""Queue of the actions to execute, with the origin of each."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ActionQueue:
     """The rows of the newest chunks that are still to be executed, in model space and in robot space.
 
     A new chunk replaces the queue (real-time chunking). Its row 0 belongs to the control step at which its observation was taken,
-    so the rows of the steps since then are skipped: `min(real_delay, executed since)`, which is nothing for a robot that stood
-    still, and with `Compatibility.OLDER` the real delay whatever was executed. Or it is appended, and nothing is skipped.
+    so the rows of the steps since then are skipped: `min(real_delay, executed since)`, which is 0 for a robot that stood still, and
+    with `Compatibility.OLDER` the real delay whatever was executed. Without replacement it is appended, and nothing is skipped.
 
     `depth` rows are left. `behind` steps of the newest chunk are over: executed or skipped.
     """
@@ -46,37 +46,37 @@ class ActionQueue:
         self._nothing = empty(0, num_actions)
         self._replace, self._compatibility = replace, compatibility
         self.mark = 0
-        """Steps executed so far; keep it when a request is sent, and give it to `merge`."""
+        """Steps executed so far; keep the value when a request is sent, and pass it to `merge`."""
         self.clear()
         self._row, self._row_origins = -1, self._origins
-        """Of the last row that was popped."""
+        """Index and origins of the last row that was popped."""
 
     def clear(self) -> None:
         self._model = self._robot = self._nothing
         self._unfit: npt.NDArray[np.bool_] | None = None
         self._next = self.depth = self.behind = 0
         self._origins: tuple[tuple[int, Origin | None], ...] = ()
-        """Where the first row of each chunk lies, or would, ascending, and whose chunk that is."""
+        """(index of its first row, which may be over, origin) of each chunk, ascending."""
         self._older_rows = 0
         """Rows from `_next` on that come from chunks before the newest."""
         self._older_observed_s = math.nan
         self._newest_observed_s = math.nan
         self.executed_of_chunk = 0
         self.horizon = 0
-        """Rows of the newest chunk after which the next one should take over, as its server says; 0: it does not."""
+        """Rows of the newest chunk after which, by its server, the next one should take over; 0: the server does not say."""
 
     @property
     def observed_s(self) -> float:
-        """When the observation behind the next row was taken, on the robot's clock; NaN: there is no row."""
+        """Return the time of the observation behind the next row, on the robot's clock; NaN: there is no row."""
         return self._older_observed_s if self._older_rows > 0 else self._newest_observed_s
 
     def is_older_than(self, time_s: float) -> bool:
-        """There is a next row, and it comes from an observation before that."""
+        """Return whether there is a next row whose observation is older than this."""
         return self.depth > 0 and (self._older_observed_s if self._older_rows > 0 else self._newest_observed_s) < time_s
 
     @property
     def executed(self) -> tuple[Origin | None, int]:
-        """Whose chunk the row was that was popped last, and which of it; (None, -1): none was."""
+        """Return (origin, index in its chunk) of the row that was popped last; (None, -1): there is none."""
         row, last = self._row, None
         for found in self._row_origins:
             if found[0] <= row and (last is None or found[0] > last[0]):
@@ -94,10 +94,10 @@ class ActionQueue:
         horizon: int = 0,
         origin: Origin | None = None,
     ) -> int:
-        """Takes a chunk, [T, A] each; returns the rows that were skipped.
+        """Merge a chunk, [T, A] each, and return the number of skipped rows.
 
         mark: of its request. real_delay: steps from its request until now, by the clock; a mark from the future is an error.
-        origin: whose chunk it is, for `executed`.
+        origin: of the chunk, for `executed`.
         """
         executed = self.mark - mark
         assert executed >= 0, "the mark was not taken from this queue"
@@ -116,7 +116,7 @@ class ActionQueue:
 
     def _append(self, model: Array, robot: Array, observed_s: float, origin: Origin | None) -> int:
         older = tuple((begin - self._next, whose) for begin, whose in self._origins)
-        begun = max((begin for begin, _ in older if begin <= 0), default=0)  # whose rows are over is not remembered
+        begun = max((begin for begin, _ in older if begin <= 0), default=0)  # chunks whose rows are over are forgotten
         self._origins = (*(one for one in older if one[0] >= begun and self.depth), (self.depth, origin))
         self._older_rows, self._older_observed_s = self.depth, self.observed_s
         rest = np.s_[self._next :]
@@ -130,22 +130,22 @@ class ActionQueue:
 
     @property
     def rows(self) -> Array:
-        """[depth, A] what is left, robot space."""
+        """Return [depth, A] the remaining rows, robot space."""
         return self._robot[self._next :]
 
     def refuse(self, unfit: npt.NDArray[np.bool_]) -> None:
-        """[depth] which of the rows that are left must not be executed."""
+        """Mark the remaining rows that must not be executed. unfit: [depth]."""
         self._unfit = np.concatenate([np.zeros(self._next, bool), unfit]) if unfit.any() else None
 
     def drop_older(self) -> int:
-        """Drops the rows that come from chunks before the newest; returns how many."""
+        """Drop the rows that come from chunks before the newest, and return their number."""
         dropped, self._older_rows = max(0, self._older_rows), 0
         self._skip(dropped)
         return dropped
 
     def pop(self, rows: int = 1) -> tuple[Array | None, bool]:
-        """The next action, [A] in robot space, and whether there was one: (None, True) is one that must not be executed.
-        rows: that it stands for, the last of which it is; no more than there are."""
+        """Return the next action, [A] in robot space, and whether there was one: (None, True) is one that must not be executed.
+        rows: number of rows that it stands for, as the last of them; at most `depth` count."""
         if not self.depth:
             return None, False
         rows = min(rows, self.depth)
@@ -161,7 +161,7 @@ class ActionQueue:
         return action, True
 
     def left_over(self, rows: int) -> tuple[Array, Array]:
-        """The next actions, at most `rows`: ([P, A] model space, [P, A] robot space)."""
+        """Return at most `rows` next actions: ([P, A] model space, [P, A] robot space)."""
         if not rows:
             return self._nothing, self._nothing
         part = np.s_[self._next : self._next + rows]

@@ -1,4 +1,4 @@
-"""The fail-safe states of a robot (Remote-RTC §9.2): what people see, and what ends a task when no server comes back.
+"""Fail-safe states of a robot (Remote-RTC §9.2), which the operator sees, and which end a task when no server comes back.
 
 CONNECTING ──► STREAMING ◄──► DEGRADED        requests fail, actions are left
    ▲   ▲          ▲  ▲───────► STALLED ◄── DEGRADED     no action is left that may be executed
@@ -25,43 +25,43 @@ ALLOWED: dict[RobotState, frozenset[RobotState]] = {
     RobotState.RECONNECTING: frozenset({RobotState.STREAMING, RobotState.DEAD, RobotState.CONNECTING}),
     RobotState.DEAD: frozenset({RobotState.CONNECTING}),
 }
-"""Every transition there is. CONNECTING is also where a robot falls back to that no schedule has a route for any more."""
+"""All transitions. A robot also returns to CONNECTING when no schedule has a route for it any more."""
 
 STREAMING, DEAD = RobotState.STREAMING, RobotState.DEAD
 OFFLINE = (RobotState.CONNECTING, RobotState.RECONNECTING)
-"""With a task, they last until the first chunk."""
+"""States without a server. With a task they last until the first chunk."""
 NO_CHUNK = "no chunk yet"
 
 
 class Facts(NamedTuple):
-    """What the state follows from, as of one control period."""
+    """Facts that determine the state, as of one control period."""
 
     scheduled: bool
-    """A schedule has a route for System 1."""
+    """True when a schedule has a route for System 1."""
     problem: str
-    """Why it has no session; empty: it has one."""
+    """Reason why it has no session; empty: it has one."""
     mismatch: str
     """How a server's model differs from the one before; empty: it does not."""
     executing: bool
-    """A task wants actions."""
+    """True when a task wants actions."""
     connected: bool
-    """It has had a session."""
+    """True when it has had a session."""
     served: bool
-    """A chunk of this session was merged: a server that takes requests and answers none does not serve."""
+    """True when a chunk of this session was merged: a server that accepts requests without answers does not serve."""
     stalled_since_s: float
-    """Since when an action is needed and none is there; inf: not."""
+    """Time since which an action is needed but missing; inf: it is not."""
     stalls_after_s: float
-    """How long that is normal: a robot that waits for each chunk waits."""
+    """Time for which that is normal, because a robot may wait for each chunk."""
     failing_since_s: float
-    """Since when a request is without the answer it should have had; inf: none is."""
+    """Time since which a request's answer is overdue; inf: no answer is."""
     warning: str
-    """Why the robot does worse than it could; empty: it does not."""
+    """Reason why the robot works worse than it could; empty: it does not."""
     no_request: str
-    """Why it does not ask; empty: it could."""
+    """Reason why no request is sent; empty: it could be."""
 
 
 class FailSafe:
-    """One robot's state. `update` once per control period; nothing here blocks or raises."""
+    """Fail-safe state of one robot. Call `update` once per control period; nothing here blocks or raises."""
 
     KEPT: ClassVar = kept("state", "reason", "offline_since_s", transitions="changes")
 
@@ -70,12 +70,12 @@ class FailSafe:
         self.state, self.reason = RobotState.CONNECTING, "no schedule yet"
         self.changes: Counter[tuple[RobotState, RobotState]] = Counter()
         self.offline_since_s = math.inf
-        """Of a task that is without a server; inf: not so."""
+        """Time since which a task is without a server; inf: it is not."""
         self.dead_s = math.inf
-        """When being offline becomes being DEAD."""
+        """Time at which an offline robot becomes DEAD."""
 
     def restored(self) -> None:
-        """Set when being offline becomes being DEAD."""
+        """Compute when an offline robot becomes DEAD."""
         self._expect()
 
     def reconfigure(self, config: FailSafeConfig) -> None:
@@ -86,7 +86,7 @@ class FailSafe:
         self.dead_s = self.offline_since_s + self._config.max_offline_s if self._config.max_offline_s else math.inf
 
     def update(self, facts: Facts, now_s: float) -> bool:
-        """True when the state is another one than before."""
+        """Update the state, and return whether it has changed."""
         before = self.state
         self.state, self.reason = self._judge(facts, now_s)
         offline = facts.executing and self.state in OFFLINE
@@ -104,7 +104,7 @@ class FailSafe:
         if self.state not in OFFLINE:
             return self._offline(facts, problem) if problem else self._online(facts, now_s)
         if not problem and not (facts.executing and not facts.served):
-            return RobotState.STREAMING, ""  # how well it streams, the next period says
+            return RobotState.STREAMING, ""  # the next period tells how well it streams
         if facts.mismatch:
             return RobotState.DEAD, facts.mismatch
         if facts.executing and now_s >= self.dead_s:

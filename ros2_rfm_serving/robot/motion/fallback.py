@@ -1,4 +1,4 @@
-"""The fallback ladder: what is commanded when there is no action that may be executed (Remote-RTC §9.2, P9)."""
+"""Fallback ladder: the commands while there is no action that may be executed (Remote-RTC §9.2, P9)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.types.state import kept
 
 AT_REST_AFTER_S = 0.5
-"""A robot that has been on the last rung for so long stands; nothing needs to be commanded any more while it has no task."""
+"""Time on the last rung after which a robot stands; nothing needs to be commanded any more while it has no task."""
 STANDS_AFTER_S = 10.0
-"""A robot that has not reached its safe pose within this is not going to: it stays where it is."""
+"""Time after which a robot that has not reached its safe pose is not going to: it stays where it is."""
 POSE_TOLERANCE = 0.02
-"""A pose is reached when every measured position is as close as this to it, in its units."""
+"""Distance of each measured position from the pose, in its units, within which the pose counts as reached."""
 
 ZERO, HOLD, REPEAT_LAST, SAFE_POSE = Motion.ZERO, Motion.HOLD, Motion.REPEAT_LAST, Motion.SAFE_POSE
 NO_STEP: Array = np.zeros(1, np.float32)
 _SLOWS = {Motion.REPEAT_LAST: 0, Motion.RAMP_DOWN: 1}
-"""Rungs that go on with the last motion, the faster ones first; all others end it."""
+"""Rungs that continue the last motion, the faster ones first; all others end it."""
 
 
 def check_ladder(config: RobotConfig) -> None:
-    """Raises: `ConfigurationError` when the ladder would not stop this robot."""
+    """Raise `ConfigurationError` when the ladder would not stop this robot."""
     ladder, columns = config.fallback, ActionColumns.of(config)
     if not ladder:
         raise _wrong(config, "is empty", "name at least one of " + ", ".join(motion.value for motion in Motion))
@@ -87,7 +87,7 @@ def _check_pose(config: RobotConfig, columns: ActionColumns) -> None:
 
 
 def _may_stand(config: RobotConfig, columns: ActionColumns) -> bool:
-    """Zero, where the ladder or a stop commands it, is within the limits."""
+    """Return whether zero, where the ladder or a stop commands it, is within the limits."""
     zeroes = any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
     if not zeroes and not (columns.mixed and columns.has_lasting):
         return True
@@ -102,9 +102,9 @@ def _wrong(config: RobotConfig, problem: str, fix: str) -> ConfigurationError:
 
 
 class FallbackLadder:
-    """Steps down the rungs from the moment an action is missing until one is there again.
+    """Descent of the rungs from the moment an action is missing until there is one again.
 
-    Each column goes down as its type: what a stop sets to zero gets less or zero, a position runs on or stays, and a binary column
+    Each column follows its type: one that a stop sets to zero gets less or zero, a position runs on or stays, and a binary column
     keeps its last command on every rung.
     """
 
@@ -131,39 +131,39 @@ class FallbackLadder:
         self._pose_rungs = (Rung(SAFE_POSE),) if self.has_pose else self._rungs
         self._pose = np.array(config.safe_pose, np.float32)
         self._keeps = self._columns.mixed or bool(np.isnan(self._pose).any())
-        """Some columns have to keep a command while others are told something else."""
+        """True when some columns have to keep a command while others get another one."""
         self._still = np.zeros(len(config.action_names), np.float32)
-        self._still.flags.writeable = False  # it is handed out as a command again and again
+        self._still.flags.writeable = False  # the same array is returned as a command many times
         self._kept_last: Array | None = None
-        """[A] the last command since somebody else moved the robot, of which columns that a stop keeps are read; None: there is
-        none, or no column is kept beside others that have to be told to stop."""
+        """[A] the last command since another process moved the robot, which holds the values of columns that a stop keeps; None:
+        there is none, or no column is kept beside others that need a command to stop."""
         self._now: Array | None = None
-        """[A] what the robot was last told; None: it stands"""
+        """[A] the robot's last command; None: it stands."""
         self._last: Array | None = None
-        """[A] where this ladder sets out from; of position commands, the last one"""
+        """[A] the start of this ladder; for position commands, the last command."""
         self._before: Array | None = None
-        """[A] the command before that, of the same motion; None: there is none to run on with"""
+        """[A] the command before that, of the same motion; None: there is no motion to continue."""
         self._will_set_out, self._sets_out = True, False
-        """The next action, and the one under way, are the first since it stood or was on a rung. How fast it goes there says
-        how far away it was, not how the policy moves."""
+        """True when the next action, and the one under way, are the first since the robot stood or was on a rung. The speed of such
+        an action results from the distance to it, not from the policy."""
         self._step = NO_STEP
-        """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
+        """[A] difference of the last two commands before this rung: the motion that position commands continue."""
         self._to_pose: bool | None = None
-        """Which rungs are gone down: those to the pose, or the ladder's; None: none are."""
+        """Rungs in use: those to the pose, or the ladder's; None: none."""
         self._rung_number = -1
-        """Index in the rungs that are gone down, of the one that it is on; -1: on none."""
+        """Index of the current rung; -1: there is none."""
         self.entered: Counter[Motion] = Counter()
-        """How often each motion was begun."""
+        """Number of times that each motion was begun."""
         self._began_s = math.inf
         self._reached = False
 
     @property
     def moved(self) -> bool:
-        """Something was commanded since it last stood."""
+        """Return whether something was commanded since the robot last stood."""
         return self._now is not None
 
     def motion(self) -> Motion | None:
-        """Of the rung that it is on; None: on none."""
+        """Return the motion of the current rung; None: there is none."""
         if self._to_pose is None or self._rung_number < 0:
             return None
         return self._rungs_down(self._to_pose)[self._rung_number].motion
@@ -172,15 +172,15 @@ class FallbackLadder:
         return self._pose_rungs if to_pose else self._rungs
 
     def go_on_from(self, before: FallbackLadder) -> None:
-        """Takes the place of another one: a robot that is going down that begins this one anew, from where it is."""
+        """Replace another ladder. A robot on a rung of that begins this one from the top, at its current position."""
         self._now, self._last, self._before = before._now, before._last, before._before
         self._kept_last = before._kept_last
         self._will_set_out, self._sets_out = before._will_set_out, before._sets_out
         self.entered = before.entered
 
     def stop_command(self) -> Array | None:
-        """[A] what makes the robot stand if it is the last thing that it is told; None: nothing needs to be said, or what columns
-        have to keep is not known, because nothing has been commanded since somebody else moved the robot."""
+        """Return [A] the command that stops the robot if it is the last one; None: no command is needed, or the values that columns
+        have to keep are unknown, because nothing has been commanded since another process moved the robot."""
         if not self._columns.has_lasting:
             return None
         if not self._columns.mixed:
@@ -188,8 +188,8 @@ class FallbackLadder:
         return None if self._kept_last is None else self._columns.stopped(self._kept_last)
 
     def commanded(self, command: Array, begins: bool = True) -> None:
-        """An action was executed, or one more part of it: the ladder begins anew from there. The way to the first one, in however
-        many parts, is no motion to run on with: of one action after each stall it would make an ever larger one."""
+        """Note that an action or a part of one was executed: the next descent begins there. The way to the first action, in however
+        many parts, is no motion to continue: after repeated stalls it would grow with each."""
         if begins:
             self._sets_out, self._will_set_out = self._will_set_out, False
         self._before = None if self._sets_out else self._last
@@ -206,16 +206,16 @@ class FallbackLadder:
             self._kept_last = command
 
     def handed_over(self) -> None:
-        """Somebody else moves the robot: what it was told last is not what holds it any more."""
+        """Note that another process moves the robot, so that its last command no longer holds it."""
         self._kept_last = None
 
     def forget_motion(self) -> None:
-        """It sets out anew: how it moved before says nothing about how it runs on."""
+        """Forget the last motion, because the robot sets out again: the former motion does not predict the next one."""
         self._before, self._will_set_out = None, True
 
     def stood(self) -> None:
-        """Nothing was said for so long that it stands where it was told to be: a motion that has ended is not taken up again.
-        A velocity lasts until the next word."""
+        """Note that the robot stands after a long time without commands, so that the last motion is not resumed. A velocity lasts
+        until the next command."""
         columns = self._columns
         if columns.has_lasting and not columns.mixed:
             return
@@ -225,20 +225,20 @@ class FallbackLadder:
             self._now, self._last = self._made_once(self._now), self._made_once(self._last)
 
     def _made_once(self, command: Array) -> Array:
-        """[A] without its displacements, which have been made."""
+        """Return [A] the command without its displacements, which have been made."""
         if not self._columns.mixed:
             return self._still
         made: Array = np.where(self._columns.is_delta, np.float32(0.0), command)
         return made
 
     def rest(self) -> None:
-        """The robot stands: nothing more is to be said."""
+        """Note that the robot stands and needs no further commands."""
         self._before = self._last = self._now = None
         self._end_descent()
         self._will_set_out = True
 
     def command(self, positions: Array | None, now_s: float, to_pose: bool = False) -> Array | None:
-        """[A] for this control period; None: nothing. positions: [A] measured, for the safe pose."""
+        """Return [A] the command of this control period; None: nothing is commanded. positions: [A] measured, for the safe pose."""
         if self._now is None and not to_pose:
             self._end_descent()
             return self._stands_on()  # no rung makes it move
@@ -256,12 +256,12 @@ class FallbackLadder:
         return self._on(rungs[last], last, elapsed_s, positions)
 
     def _stands_on(self) -> Array | None:
-        """[A] what a robot that stands is told. One that also keeps columns has been told all of it: to say it again after people
-        have moved it would move it back."""
+        """Return [A] the command of a robot that stands. One that also keeps columns has had its command: after an operator has
+        moved the robot, a repetition would move it back."""
         return self._still if self._columns.has_lasting and not self._columns.mixed else None
 
     def went(self, command: Array | None) -> None:
-        """What became of `command`'s answer within the limits; None: nothing was commanded."""
+        """Note the command that went out for the result of `command`, within the limits; None: nothing was commanded."""
         if command is not None:
             self._keep(command)
         if self._to_pose is None:
@@ -277,7 +277,7 @@ class FallbackLadder:
             self._before, self._last = self._last, self._now
 
     def _mixed_went(self, command: Array | None) -> None:
-        """Positions run on from the last command, all other columns from where the ladder set out."""
+        """Note the command of mixed columns. Positions continue from the last command, all others from the start of the ladder."""
         now = self._now if command is None else command
         if now is None:
             return
@@ -287,7 +287,7 @@ class FallbackLadder:
         self._before, self._last = self._last, np.where(self._columns.is_kept, now, self._last).astype(np.float32, copy=False)
 
     def stands(self, now_s: float, *, to_pose: bool = False) -> bool:
-        """The last rung has been reached, and the pose where there is one: the robot is in its safe state."""
+        """Return whether the robot is in its safe state: on the last rung for long enough, and in its pose if it has one."""
         to_pose = to_pose and self.has_pose
         rungs = self._rungs_down(to_pose)
         if self._to_pose is not to_pose:
@@ -317,13 +317,13 @@ class FallbackLadder:
         return self._slower(self._last, max(0.0, 1.0 - elapsed_s / rung.duration_s))
 
     def _stop_here(self) -> Array | None:
-        """[A] zero where that stops, the last command where that holds; None: neither is known, or it stands by itself."""
+        """Return [A] zero where that stops, the last command where that holds; None: neither is known or needed."""
         if self._last is None:
             return self.stop_command()
         return self._columns.stopped(self._last) if self._columns.mixed else self._still
 
     def _slower(self, last: Array, share: float) -> Array:
-        """The last motion at a share of its speed. Position commands run on by what they moved in the last period, ever less."""
+        """Return [A] the last motion at a share of its speed. Position commands continue with ever less of their last change."""
         columns = self._columns
         if not columns.mixed and not columns.has_position:
             return last if columns.has_binary else last * np.float32(share)
@@ -336,7 +336,8 @@ class FallbackLadder:
         return moved
 
     def _towards_pose(self, positions: Array | None) -> Array | None:
-        """Position commands are the pose itself, as fast as the limits allow; the others are driven by what is left to go."""
+        """Return [A] the command towards the pose: the pose itself for position commands, as fast as the limits allow; the
+        remaining distance times the gain for the others."""
         columns = self._columns
         if positions is None:
             return self._stop_here() if columns.mixed and columns.has_lasting else self.stop_command()
@@ -346,7 +347,7 @@ class FallbackLadder:
             return self._alike_towards_pose(positions)
         held = now if now is not None else self._kept_last
         if held is None and keeps.any():
-            return self.stop_command()  # what those columns have to keep is not known
+            return self.stop_command()  # the values that those columns have to keep are unknown
         left = columns.distance(pose, positions)
         there = np.abs(left) < POSE_TOLERANCE
         if columns.has_position:
@@ -357,7 +358,7 @@ class FallbackLadder:
         return np.where(keeps, command if held is None else held, command).astype(np.float32, copy=False)
 
     def _alike_towards_pose(self, positions: Array) -> Array | None:
-        """All columns are of one type, and driven."""
+        """Return [A] the command towards the pose if all columns are of one type and driven."""
         columns = self._columns
         if columns.has_position:
             self._reached = self._now is not None and bool(_is_close(columns.change(self._now, self._pose), self._pose).all())
@@ -368,6 +369,6 @@ class FallbackLadder:
 
 
 def _is_close(difference: Array, pose: Array) -> Mask:
-    """[A] the command is the pose, but for rounding."""
+    """Return [A] whether each command is at the pose, except for rounding."""
     close: Mask = np.abs(difference) <= 1e-4 + 1e-5 * np.abs(pose)
     return close

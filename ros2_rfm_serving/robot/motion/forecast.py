@@ -1,4 +1,4 @@
-"""What a robot would command in its next control periods if nothing new came: the same code, run ahead on a copy."""
+"""Forecast of a robot's commands if no new input came, computed by the same code on a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def commands_ahead(
     """Return at most `num` commands, [A] each, of the periods after this one, and whether they end by themselves before that.
 
     rows: actions of the queue that may be executed. positions: [A] measured now. to_pose: the robot is on its fallback ladder,
-    towards its safe pose or not; None: it executes actions, and the ladder that would follow the last one is not a part of this.
+    towards its safe pose or not; None: it executes actions, and the ladder after the last one is not included.
     """
     future, begins_with = motor.forked(), motor.queue.depth
     commands: list[Array] = []

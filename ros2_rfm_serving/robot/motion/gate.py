@@ -1,8 +1,8 @@
-"""A gate for whole chunks: what is wrong with one is said, or keeps it out, before its first row moves anything.
+"""Gate for whole chunks: a check warns about a chunk, or refuses it, before its first action is executed.
 
-Limits clamp row by row, and so turn nonsense into slow nonsense. The gate looks at all rows that are left of a chunk at once.
-Positions are differentiated once to be velocities; velocities, efforts and displacements count as they are, the latter per step.
-A continuous joint goes the shortest way from row to row. A binary column may change at any row: its limits alone count.
+Limits clamp row by row, and so turn nonsense into slow nonsense. The gate checks all remaining rows of a chunk together. Positions
+are differentiated once to be velocities; velocities, efforts and displacements count as they are, the latter per step. A continuous
+joint goes the shortest way from row to row. A binary column may change at any row: only its limits count.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.types.state import kept
 
 FIRST_CHUNKS = 100
-"""From whose values the units of a model are judged."""
+"""Number of chunks whose values are used to judge the units of a model."""
 JUDGED_AFTER = 3
-"""Chunks before that is done: a single one may begin in a corner."""
+"""Chunks before the first judgement, because a single one may begin in a corner."""
 MARGIN = 0.1
-"""Of a column's range: a policy that was trained up to its limits is a little beyond them half of the time."""
+"""Share of a column's range that is tolerated: a policy that was trained up to its limits is often slightly beyond them."""
 
 ROUNDING = 1e-9
 
@@ -34,7 +34,7 @@ NO_VALUES: Values = np.empty((0, 0))
 
 
 class ChunkGate:
-    """Of one robot. `admit` is asked once per chunk, with the rows that would be executed."""
+    """Gate of one robot. Call `admit` once per chunk, with the rows that would be executed."""
 
     KEPT: ClassVar = kept(
         num_chunks="_chunks", num_values="_values", num_clamped="_clamped", training_mean="_mean", training_std="_std"
@@ -50,8 +50,8 @@ class ChunkGate:
         order: int = 1,
         columns: ActionColumns | None = None,
     ) -> None:
-        """order: without `columns`, how often every action has to be differentiated to be a velocity: 1 for positions, 0 for
-        velocities. Raises: `ConfigurationError`."""
+        """Check the configuration. order: without `columns`, how often an action has to be differentiated to be a velocity: 1 for
+        positions, 0 for velocities. Raises: `ConfigurationError` when the thresholds do not fit the actions."""
         config.check(num_actions)
         self._config, self._step_s = config, step_s
         kind = CommandType.POSITION if order else CommandType.VELOCITY
@@ -63,27 +63,27 @@ class ChunkGate:
         self._lower, self._upper = lower - margin, upper + margin
         self._chunks = self._values = self._clamped = 0
         self.units = ""
-        """What people should know about the units of the model's actions; empty: nothing."""
+        """Problem with the units of the model's actions, for users; empty: there is none."""
         self._mean, self._std = np.array(config.action_mean), np.array(config.action_std)
 
     def restored(self) -> None:
-        """Judge the units by what has been counted."""
+        """Judge the units by the restored counts."""
         self._judge_units()
 
     @classmethod
     def of(cls, config: RobotConfig) -> ChunkGate:
-        """Raises: `ConfigurationError`."""
+        """Return the gate of a robot. Raises: `ConfigurationError` when the thresholds do not fit its actions."""
         columns, step_s = ActionColumns.of(config), 1.0 / config.step_rate_hz
         return cls(config.gate, config.limits, len(config.action_names), step_s, columns=columns)
 
     def go_on_from(self, before: ChunkGate) -> None:
-        """Takes the place of another one with the same limits: what it has seen of the units counts."""
+        """Replace another gate with the same limits, and keep its evidence about the units."""
         self._chunks, self._values, self._clamped = before._chunks, before._values, before._clamped
         self._judge_units()
 
     def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> str:
-        """What the model says of the actions that it was trained on, for want of the robot's own numbers. Returns the counter that
-        says that `statistics` has nothing to compare with; empty: it has, or is off."""
+        """Use the statistics of the model's training actions unless the robot's configuration has its own. Return the counter for
+        `statistics` without values to compare with; empty: it has values, or is off."""
         if not self._config.action_mean:
             given = np.array([mean, std], np.float64) if len(mean) == len(std) == len(self._lower) else np.empty((2, 0))
             fits = bool(np.isfinite(given).all() and (given[1] >= 0.0).all())
@@ -92,9 +92,10 @@ class ChunkGate:
         return "gate_statistics_unknown" if wanted and not len(self._mean) else ""
 
     def admit(self, rows: Array, before: Array | None) -> tuple[str, tuple[str, ...]]:
-        """(the counter under which the chunk is refused; empty: it is not, the counters of what is only said).
+        """Return (the counter under which the chunk is refused, or an empty string; the counters of warnings).
 
-        rows: [n, A] that are left, finite. before: [A] the last command, or where the robot is; None: not known."""
+        rows: [n, A] that are left, finite. before: [A] the last command, or the robot's position; None: unknown.
+        """
         refused, warned = "", []
         for check in self._found(rows, before):
             verdict = getattr(self._config, check)
@@ -105,7 +106,7 @@ class ChunkGate:
         return refused, tuple(warned)
 
     def _found(self, rows: Array, before: Array | None) -> Iterator[str]:
-        """Names of the checks that object."""
+        """Yield the names of the checks that fail."""
         if not len(rows):
             return
         config, values = self._config, np.asarray(rows, np.float64) if rows.size else NO_VALUES
@@ -130,7 +131,7 @@ class ChunkGate:
             yield "statistics"
 
     def _changes_beyond(self, values: Values, order: int, most: tuple[float, ...]) -> bool:
-        """Of `order` derivatives of the velocities. Positions are differentiated once more than other columns."""
+        """Return whether a derivative of the velocities, `order` times, is too large. Positions need one more."""
         columns, values = self._columns, self._columns.unwrapped(values)
         found = False
         for is_it, extra in ((columns.is_position, 1), (columns.is_zeroed, 0)):
@@ -142,14 +143,14 @@ class ChunkGate:
 
     def _leaves_workspace(self, values: Values) -> bool:
         lower, upper = np.array(self._config.workspace_lower), np.array(self._config.workspace_upper)
-        if self._columns.has_wraps:  # the numbers of a continuous joint that are nearest to its middle
+        if self._columns.has_wraps:  # numbers nearest to the middle of a continuous joint
             middle = 0.5 * (lower + upper)
             nearest = middle + self._columns.change(values, np.where(np.isfinite(middle), middle, 0.0))
             values = np.where(self._columns.wraps & np.isfinite(middle), nearest, values)
         return bool(((values < lower - ROUNDING) | (values > upper + ROUNDING)).any())
 
     def _beyond(self, values: Values, most: tuple[float, ...]) -> bool:
-        """Some column that is not binary is further away than that."""
+        """Return whether a column that is not binary is further away than `most`."""
         return bool((~self._columns.is_binary & (np.abs(values) > np.array(most) + ROUNDING)).any())
 
     def _count(self, values: Values) -> None:

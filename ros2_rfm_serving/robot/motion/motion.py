@@ -1,4 +1,4 @@
-"""What moves the robot: actions of the queue, steps between them, limits, and the fallback ladder when there is no action."""
+"""Motion of the robot: actions of the queue, parts of steps, limits, and the fallback ladder while there is no action."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ros2_rfm_serving.types.state import kept
 
 NOTHING, ROW, PART, RUNG, STAND = By.NOTHING, By.ROW, By.PART, By.RUNG, By.STAND
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
-"""Of a configuration: what ladder and limits consist of."""
+"""Fields of a configuration that define ladder and limits."""
 STANDS_AFTER_PERIODS = 1.3
-"""Without a command, a robot that was told nothing counts as standing: less is the jitter of one that moves."""
+"""Periods without a command after which the robot counts as standing; less is the jitter of one that moves."""
 
 
 class Motor:
-    """Every command leaves through here, within limits. `queue` holds what is to be executed."""
+    """Generator of all commands, within limits. `queue` holds the actions to execute."""
 
-    __slots__ = (  # of more than 30 attributes Python would look up each in a dict, and a tick asks for many
+    __slots__ = (  # Python would look up each of more than 30 attributes in a dict, and a tick reads many
         *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "stalenesses", "horizons", "step_ends_s"),
         *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
         *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
@@ -66,26 +66,26 @@ class Motor:
     )
 
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
-        """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
+        """Build the parts of the motion. Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
         columns = self._columns = ActionColumns.of(config)
         self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
         self.ladder = FallbackLadder(config)
         self.gate = ChunkGate.of(config)
         self.gate_warnings: Counter[str] = Counter()
-        """Chunks that were executed although the gate found something; sessions whose model has no statistics for it."""
+        """Chunks that were executed although a check failed, and sessions whose model has no statistics for the gate."""
         self._trained: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-        """What the model of the session says of its training data; None: there has been no session."""
+        """Statistics of the session's model about its training data; None: there has been no session."""
         self.smoothness = Smoothness(columns, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
         self.stalenesses, self.horizons = Histogram(), Histogram()
-        """Of every executed action."""
+        """Staleness of every executed action, and duration of every server's horizon, s."""
         self.step_ends_s = -math.inf
-        """Until then the last action is being executed."""
+        """Time at which the last action has been executed."""
         self.chunk_began_s = math.inf
-        """When the first action of the newest chunk began to be executed; inf: none has."""
+        """Time at which the first action of the newest chunk began; inf: none has."""
         self._began_s = -math.inf
-        """When the last action began to be executed."""
+        """Time at which the last action began."""
         self.looks()
         self._config, self._refused = config, refused
         self._period_s = 1.0 / config.control_rate_hz
@@ -95,32 +95,32 @@ class Motor:
         self._interpolator = Interpolator(config.interpolation, columns)
         self._shaper = CommandShaper.of(config)
         self._observed_s = -math.inf
-        """When the observation behind the step under way was taken."""
+        """Time of the observation behind the current step."""
         self._at_seam = False
-        """The next action is the first of a chunk."""
+        """True when the next action is the first of a chunk."""
         self._eased_steps = 0
-        """Of this chunk: steps that went only part of the way from the last command to the action."""
+        """Steps of this chunk that went only part of the way from the last command to the action."""
         self._last: Array | None = None
         """The last command."""
         self._at_rest = True
-        """Nothing was commanded in the last period: what follows sets out from standing."""
+        """True when nothing was commanded in the last period, so that the next motion sets out from standing."""
         self._held = False
-        """Nothing was to be commanded when last asked: once that has lasted for a moment, it stands."""
+        """True when the last period had nothing to command; after a moment of that the robot stands."""
         self._interrupted = False
-        """Hands may have been on the robot since the last action."""
+        """True when the robot may have been moved externally since the last action."""
         self._seen: tuple[Array, float] | None = None
-        """The last period's measured position, and when it was read."""
+        """Measured position of the last period, and the time at which it was read."""
         self._is_steady = True
-        """The newest one fits to that: an encoder that jumps for a sample is nowhere to set out from."""
+        """True when the newest position fits the last one: an encoder that jumps for a sample gives no valid start."""
         self._owed_s = 0.0
-        """Time that commands stand for beyond the rows that were executed: less than a step."""
+        """Time that commands cover beyond the executed rows: less than a step."""
         self._trail = CommandTrail(columns)
-        """Of position commands."""
+        """Recent position commands."""
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
-        """What makes other limits, another ladder and another pace count from the next command on; the motion goes on.
+        """Return a function that applies other limits, another ladder and another pace from the next command on, in motion.
 
-        Raises: `ConfigurationError` when they do not fit the robot, or where it is; then nothing has changed.
+        Raises: `ConfigurationError` when they do not fit the robot or its current position; then nothing has changed.
         """
         change_gate = self._prepared_gate(config)
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
@@ -143,12 +143,12 @@ class Motor:
         return apply
 
     def forked(self) -> Motor:
-        """Return a copy that may go on by itself: nothing that it does or counts is seen here."""
+        """Return a copy that may run independently: neither its actions nor its counters have an effect here."""
         shared = {id(part): part for part in (self._config, self.gate, self._columns)}
         return copy.deepcopy(self, {**shared, id(self.stalenesses): Histogram(), id(self.horizons): Histogram()})
 
     def _prepared_gate(self, config: RobotConfig) -> Callable[[], None]:
-        """What has been seen of the units stays known as long as it is measured by the same limits."""
+        """Return a function that replaces the gate. Evidence about the units is kept as long as the limits stay the same."""
         gate = self.gate
         if (config.gate, config.limits) != (self._config.gate, self._config.limits):
             gate = ChunkGate.of(config)
@@ -165,7 +165,7 @@ class Motor:
     # --- chunks ---
 
     def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """[A] each, of the actions that the model was trained on; empty: it does not say."""
+        """Set the statistics of the model's training actions, [A] each; empty: the model has none."""
         self._trained = (mean, std)
         if counter := self.gate.trained(mean, std):
             self.gate_warnings[counter] += 1
@@ -206,14 +206,14 @@ class Motor:
 
     @property
     def oldest_staleness_s(self) -> float:
-        """As `staleness_s`, of the observation that its chunk began with; the same unless the session is pipelined."""
+        """Return the age of the observation that the last action's chunk began with; it differs in a pipelined session."""
         origin, _ = self.queue.executed
         return math.nan if origin is None or math.isnan(self.staleness_s) else self._began_s - origin.begun_s
 
     @property
     def _executed_last(self) -> Array | None:
-        """[A] what a chunk goes on from: the last command, or, of positions, where a robot is that stands or was in people's hands;
-        None or NaN: not known, or a column that sets out from standing."""
+        """Return [A] where a chunk continues: the last command, or the measured positions of a robot that stands or may have been
+        moved. None or NaN: unknown, or a column that sets out from standing."""
         if not (self._at_rest or self._held or self._interrupted):
             return self._last
         if not self._seen or not self._columns.has_position:
@@ -222,7 +222,7 @@ class Motor:
         return np.where(self._columns.is_position, seen, np.float32(np.nan)) if self._columns.mixed else seen
 
     def report(self, rows_left: int, last_wait_s: float, now_s: float) -> ExecutionReport:
-        """rows_left: that are going to be executed."""
+        """Return the report on the execution. rows_left: number of actions that are going to be executed."""
         executed = self.queue.executed_of_chunk
         ends_s = self._began_s + self._step_s + rows_left * self._step_s
         executing_s = now_s - self.chunk_began_s if executed else 0.0
@@ -230,7 +230,7 @@ class Motor:
         return ExecutionReport(executed, executing_s, remaining_s, last_wait_s)
 
     def drop_stale_step(self, now_s: float) -> None:
-        """Nor is the rest of one, nor that of one that stood still on its way."""
+        """Drop the rest of a step whose observation is too old, or that was interrupted for too long."""
         if not self._interpolator.pending:
             return
         if self._observed_s < now_s - self._config.max_action_age_s or self._was_told_long_ago(now_s):
@@ -238,7 +238,7 @@ class Motor:
             self._refused["stale_action"] += 1
 
     def drop_stale(self, now_s: float) -> None:
-        """No action is executed whose observation is too old (Remote-RTC §9.2); what comes from a newer one stays."""
+        """Drop actions whose observation is too old (Remote-RTC §9.2); those with a newer one stay."""
         queue, oldest_s = self.queue, now_s - self._config.max_action_age_s
         if queue.is_older_than(oldest_s):
             self._refused["stale_action"] += queue.drop_older()
@@ -247,44 +247,44 @@ class Motor:
                 queue.clear()
 
     def discard(self) -> None:
-        """Nothing of what was planned is executed any more."""
+        """Drop all planned actions."""
         self.queue.clear()
         self._interpolator.clear()
 
     def interrupt(self) -> None:
-        """People, or a stop, come between: what was planned is over, and the next action sets out from where the robot is then."""
+        """Drop the plan after a stop or an operator's intervention; the next action sets out from the robot's position by then."""
         self.discard()
         self._interrupted = True
 
     # --- control periods ---
 
     def looks(self) -> None:
-        """Somebody asks what to do now."""
+        """Reset the explanation of the command, for a new control period."""
         self.by = NOTHING
-        """What the command of this control period comes from."""
+        """Source of this control period's command."""
         self.obstacle = ""
-        """Why the action that was there was not begun in it, as the name of a counter; empty: it was, or none was there."""
+        """Counter that names why an available action was not begun in this period; empty: it was, or there was none."""
         self._wanted: Array | None = None
         """The command before the limits."""
 
     @property
     def limited_from(self) -> Array | None:
-        """[A] what was wanted in this control period; None: nothing was commanded, or the limits changed nothing."""
+        """Return [A] the command wanted in this control period; None: nothing was commanded, or the limits changed nothing."""
         wanted, last = self._wanted, self._last
         if wanted is None or last is None or wanted is last:
             return None
-        return wanted if 0 in (wanted == last).tobytes() else None  # a third of the time of `array_equal`
+        return wanted if 0 in (wanted == last).tobytes() else None  # takes a third of the time of `array_equal`
 
     def is_between_steps(self, now_s: float) -> bool:
-        """The last action is over, the next may begin."""
+        """Return whether the last action is over, so that the next may begin."""
         return (self._config.tick_is_step or now_s >= self.step_ends_s) and not self._interpolator.pending
 
     def is_period(self, now_s: float) -> bool:
-        """A command may go out. Where ticks are no steps, `is_between_steps` decides alone."""
+        """Return whether a command may go out. Where ticks are no steps, `is_between_steps` decides alone."""
         return not self._config.tick_is_step or self.pace.is_due(now_s)
 
     def go_on(self, now_s: float) -> Array | None:
-        """[A] the next part of a step under way; None: nothing is to be said until its end."""
+        """Return [A] the next part of the current step; None: nothing is commanded until its end."""
         if not self._interpolator.pending:
             return None
         due, pending = self._parts_due(now_s) if self._config.tick_is_step else 1, self._interpolator.pending
@@ -295,8 +295,8 @@ class Motor:
         return self._shaped(part, now_s, False)
 
     def step(self, positions: Array | None, now_s: float) -> Array | None:
-        """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed.
-        positions: [A] measured, where a robot that stands sets out from."""
+        """Return [A] the next action of the queue, or the first part of the way to it; None: it must not be executed. positions:
+        [A] measured, from which a standing robot sets out."""
         if not self._set_out(positions, now_s, self._interrupted):
             self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
@@ -330,10 +330,10 @@ class Motor:
         return self._shaped(action, now_s, True)
 
     def _parts_due(self, now_s: float) -> int:
-        """Return the parts of steps that this command stands for, where ticks are steps; without interpolation a step is one part.
+        """Return the parts of steps that this command covers, where ticks are steps; without interpolation a step is one part.
 
-        They are more than one where the robot ticks more slowly than it was declared to, so that a motion takes the time that was
-        declared. A displacement is made once, whatever the time.
+        They are more than one where the robot ticks more slowly than declared, so that a motion takes the declared time. A
+        displacement is made once, whatever the time.
         """
         owed, self._owed_s = round(self._owed_s / self._period_s), 0.0
         if self._at_rest:
@@ -341,12 +341,12 @@ class Motor:
         return self._periods(now_s) + owed
 
     def _periods(self, now_s: float) -> int:
-        """Return the control periods that a command of now stands for, where ticks are steps."""
+        """Return the control periods that a command sent now covers, where ticks are steps."""
         return 1 if self._columns.has_delta else self.pace.periods(now_s)
 
     def _eased(self, action: Array) -> Array:
-        """[A] Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing
-        jumps at the seam, however much the robot's view of things has changed. A robot that stands sets out as it is told."""
+        """Return [A] an action that is blended over the first steps of a chunk: an ever larger part of the way from the last
+        command, so that the seam has no jump, however much the robot's observation has changed. A standing robot is not blended."""
         steps = self._config.blend_steps
         if self._at_seam:
             self._eased_steps = 0
@@ -362,7 +362,7 @@ class Motor:
         return np.where(columns.is_binary, action, eased) if columns.has_binary else eased
 
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
-        """[A] what the ladder says for this period; None: nothing."""
+        """Return [A] the ladder's command for this period; None: nothing is commanded."""
         self._interpolator.pending = 0
         if self._was_told_long_ago(now_s):
             self.ladder.stood()
@@ -378,23 +378,23 @@ class Motor:
         return command
 
     def stands(self, now_s: float) -> bool:
-        """The end of the ladder has been reached, and braking within the limits is over."""
+        """Return whether the end of the ladder has been reached, and braking within the limits is over."""
         braked = not self._columns.has_lasting or self._shaper is None or self._shaper.at_rest
         return braked and self.ladder.stands(now_s)
 
     def is_in_safe_state(self, now_s: float) -> bool:
-        """In its pose, where it has one."""
+        """Return whether the robot is in its pose; True if it has none."""
         return not self.ladder.has_pose or self.ladder.stands(now_s, to_pose=True)
 
     def stop_command(self) -> Array | None:
-        """[A] what makes the robot stand, whatever it did; None: saying nothing does. No ladder is gone down after that."""
+        """Return [A] the command that stops the robot, whatever it did; None: no command is needed. The ladder ends with it."""
         self._interpolator.clear()
         self._stand()
         self.ladder.rest()
         return self.ladder.stop_command()
 
     def stand(self, now_s: float) -> Array | None:
-        """[A] the same, as the command of this period: limits count from it. Where nothing is said, nothing was commanded now."""
+        """Return [A] `stop_command` as the command of this period: limits count from it. Without one the period counts as empty."""
         command = self.stop_command()
         self.by = STAND
         if command is not None:
@@ -402,7 +402,7 @@ class Motor:
         return command
 
     def hand_over(self, now_s: float) -> Array | None:
-        """[A] what makes the robot stand, so that somebody else may move it."""
+        """Return [A] the command that stops the robot, so that another process may move it."""
         self._interrupted = True
         command = self.stand(now_s)
         self.ladder.handed_over()
@@ -412,7 +412,7 @@ class Motor:
         return command
 
     def begin(self) -> None:
-        """A new episode. The robot may have been moved since the last one."""
+        """Begin an episode. The robot may have been moved since the last one."""
         self._interpolator.clear()
         self._interrupted = True
         if not self.ladder.moved:
@@ -421,10 +421,10 @@ class Motor:
         self._began_s, self.chunk_began_s = -math.inf, math.inf
         self.smoothness.begin()
 
-    # --- where it sets out from ---
+    # --- start of a motion ---
 
     def measured(self, positions: Array | None, read_s: float) -> None:
-        """Once per control period, whether or not it moves. read_s: when the positions were read."""
+        """Receive the measured positions, once per control period, whether or not the robot moves. read_s: when they were read."""
         if positions is None:
             self._is_steady, self._seen = True, None
             return
@@ -435,23 +435,25 @@ class Motor:
         self._seen = None if known is None else (known, read_s)
 
     def _stand(self) -> None:
-        """Nothing is commanded any more. Where an arm goes on to its last position, that is known until it sets out again."""
+        """Note that nothing is commanded any more. The last position, where an arm goes on to, stays known until it sets out
+        again."""
         if self._shaper:
             self._shaper.stand()
         self._at_rest = True
 
     def _was_told_long_ago(self, now_s: float) -> bool:
-        """Whatever it was told is over: longer than any step, or than its computer may stand still unnoticed."""
+        """Return whether the last command is over: it is older than any step, and older than an unnoticed pause of the computer may
+        be."""
         silent_s = self.pace.since_s(now_s)
         return silent_s > self._config.max_observation_age_s and silent_s > 2.0 * self._step_s
 
     def _set_out(self, positions: Array | None, now_s: float, anew: bool = False) -> bool:
-        """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
-        before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
+        """Let a robot that stands, or whose last command is old, set out from its measured position, whatever it was commanded
+        before. Return False when it must not: its position is unknown, or its limits are out of reach from there."""
         moves = self._columns.has_position
         silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
         if self._shaper and self._shaper.moves and silent_s <= stands_s:
-            anew = False  # still on its way: nobody's hands are on it, and its speed must not end at once
+            anew = False  # still moving: no operator moves it, and its speed must not end at once
             self._at_rest = self._at_rest and not moves
         anew = moves and (anew or self._was_told_long_ago(now_s))
         if self._held and silent_s > stands_s:
@@ -472,7 +474,7 @@ class Motor:
         return True
 
     def _position_now(self, known: Array | None) -> Array | None:
-        """Return [A] where the arm is, or goes to without another command, by its reading and by what has been commanded since."""
+        """Return [A] the arm's position, or where it goes without another command, by its reading and the commands since."""
         if known is None or self._seen is None:
             return known
         if self._trail.is_over(self._seen[1], self._period_s):
@@ -480,11 +482,11 @@ class Motor:
         return self._trail.position_now(known, self._seen[1], self._period_s)
 
     def _perhaps_at(self, known: Array | None) -> list[Array]:
-        """Return where else the arm may be: at its reading, or at its last command."""
+        """Return other possible positions of the arm: its reading, and its last command."""
         return [place for place in (known, self._trail.last) if place is not None]
 
     def _unfit_start(self, known: Array | None) -> str:
-        """Why no command may set out from there, as the name of a counter; empty: it may."""
+        """Return why no command may set out from there, as the name of a counter; empty: it may."""
         if known is None:
             return "position_unknown"
         if not self._is_steady:
@@ -493,7 +495,7 @@ class Motor:
         return "" if self._shaper.is_in_reach(known) else "position_out_of_limits"
 
     def _known(self, positions: Array | None) -> Array | None:
-        """What was measured, if it can be used."""
+        """Return the measured positions if they can be used; otherwise None."""
         if positions is None or np.shape(positions) != (len(self._config.action_names),):
             return None
         finite = np.isfinite(positions)

@@ -1,4 +1,4 @@
-"""Control periods follow time, whatever ticks: a driver's messages, a timer, or a program of the user's."""
+"""Control periods on a time grid, whatever ticks: a driver's messages, a timer, or a user's program."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import ClassVar
 from ros2_rfm_serving.types.state import kept
 
 EARLY = 0.5
-"""Periods by which one may begin before its time, so that neither jitter nor a state rate that is no multiple costs a period."""
+"""Periods by which one may begin early, so that neither jitter nor a state rate that is no multiple costs a period."""
 SHORTEST = 0.5
-"""Periods between two commands, at least."""
+"""Least number of periods between two commands."""
 LONGEST_BEHIND = 0.5
-"""Periods by which the next one may already be due when one begins that cannot stand for several. More is never caught up with."""
+"""Periods by which the next one may already be due after a command that cannot stand for several. More is never made up for."""
 GAP = 3.1
-"""An interval that is longer than the usual one by this factor is a gap: what would have been done in it is not made up for."""
+"""Factor above the usual interval that makes an interval a gap, which is not made up for."""
 WINDOW = 9
-"""Intervals of which the median is the usual one."""
+"""Intervals whose median is the usual one."""
 FEWEST = 3
 """Intervals from which the usual one is known."""
 ROUNDING = 1e-6
-"""Of a period."""
+"""Rounding tolerance, in periods."""
 
 
 class Pace:
     """Periods on a grid of time. Each command begins one of them, or stands for several where ticks are slower than the grid.
 
-    The grid keeps its place however ticks jitter, so that as many periods pass as time does. It begins anew after a gap, and when a
-    robot sets out from rest.
+    The grid keeps its place however ticks jitter, so that no period is lost. It restarts after a gap, and when a robot sets out
+    from rest.
     """
 
     KEPT: ClassVar = kept(due_s="_due_s", began_s="_began_s", intervals_s="_intervals_s")
@@ -37,7 +37,7 @@ class Pace:
     def __init__(self, period_s: float) -> None:
         self.period_s = period_s
         self._due_s = self._began_s = -math.inf
-        """When the next period begins by the grid, and when the last command went out."""
+        """Time at which the next period begins by the grid, and time of the last command."""
         self._intervals_s: deque[float] = deque(maxlen=WINDOW)
 
     def is_due(self, now_s: float) -> bool:
@@ -48,13 +48,13 @@ class Pace:
         self._due_s = -math.inf
 
     def periods(self, now_s: float) -> int:
-        """Return the number of periods, at least 1, that a command of now stands for, those that are over by the grid included."""
+        """Return the number of periods, at least 1, that a command sent now covers, including those that are over by the grid."""
         if self._is_new(now_s):
             return 1
         return max(1, math.floor((now_s - self._due_s) / self.period_s + ROUNDING) + 1)
 
     def began(self, now_s: float, periods: int = 1) -> None:
-        """Note that a command goes out, which stands for so many periods."""
+        """Note that a command goes out, which stands for this many periods."""
         period_s, interval_s = self.period_s, now_s - self._began_s
         if self._due_s == -math.inf or (interval_s > GAP * period_s and self._is_new(now_s)):
             self._due_s = now_s + period_s
@@ -69,7 +69,7 @@ class Pace:
         return now_s - self._began_s
 
     def elapsed_s(self, now_s: float) -> float:
-        """Return what limits per second may count: never more than one period, as a pause must not become a jump."""
+        """Return the time that counts for limits per second: at most one period, as a pause must not become a jump."""
         return min(self.since_s(now_s), self.period_s)
 
     def _is_new(self, now_s: float) -> bool:

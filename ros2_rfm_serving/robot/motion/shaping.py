@@ -1,4 +1,4 @@
-"""From the action that the policy wants to the command that goes out: refused, clamped, slowed down, interpolated."""
+"""Shaping of actions into commands: they are refused, clamped, slowed down and interpolated."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ros2_rfm_serving.types.state import kept
 Values = npt.NDArray[np.float64]
 
 _UNLIMITED = 1e30
-"""Beyond any robot, and finite, so that sums and quotients of it are."""
+"""Stand-in for no limit: beyond any robot, but finite, so that sums and quotients are finite too."""
 _SHORTEST_S = 1e-6
-"""Between two commands: what follows at once may move by next to nothing."""
+"""Least time between two commands that counts; a command that follows at once may move by next to nothing."""
 MOST_DOUBT = 0.5
-"""Share of the longest first step by which a reading may differ from where an arm sets out, for both to be kept in mind."""
+"""Share of the longest first step by which a reading may differ from the start of an arm, for both to count."""
 DOUBTFUL_COMMANDS = 2
-"""From rest: the first one sets a speed, the second one changes it."""
+"""Commands from rest for which both count: the first one sets a speed, the second one changes it."""
 
 
 class CommandShaper:
-    """Keeps the commands of one robot within its limits, whatever it is asked for, and however often.
+    """Limiter that keeps the commands of one robot within its limits, whatever is requested and however often.
 
-    The limits of velocity and acceleration are per second and count from the command before; after a pause in which the robot
-    stood still, call `start`. Position commands never come closer to a limit than the distance in which they can still brake
-    before it, whatever time lies between the commands that follow. A continuous joint has no limit to brake before, and goes the
-    shortest way. Binary columns are only kept between their limits.
+    The limits of velocity and acceleration are per second and count from the last command; after a pause in which the robot stood
+    still, call `start`. Position commands never come closer to a limit than their braking distance, whatever time lies between the
+    following commands. A continuous joint has no limit to brake before, and goes the shortest way. Binary columns are only kept
+    between their limits.
     """
 
     KEPT: ClassVar = kept(
@@ -48,14 +48,14 @@ class CommandShaper:
     )
 
     def __init__(self, limits: Limits, kind: CommandType | ActionColumns, num_actions: int, period_s: float) -> None:
-        """kind: the columns, or the type of all of them. Raises: `ConfigurationError` when the limits are not those of
-        `num_actions` columns."""
+        """Check the limits. kind: the columns, or the type of all of them. Raises: `ConfigurationError` when the limits are not
+        those of `num_actions` columns."""
         limits.check(num_actions)
         columns = as_columns(kind, num_actions)
         self._columns = columns
         self._num_actions = num_actions
         lower, upper = -_column(tuple(-value for value in limits.lower), num_actions), _column(limits.upper, num_actions)
-        # Actions and commands are float32: an action at its limit may lie an ulp beyond it, a command must not.
+        # Actions and commands are float32: an action at its limit may lie an ulp beyond it, but a command must not.
         self._refused_below = np.minimum(lower, lower.astype(np.float32)) - limits.tolerance
         self._refused_above = np.maximum(upper, upper.astype(np.float32)) + limits.tolerance
         self._lower, self._upper = -rounded_down(-lower), rounded_down(upper)
@@ -76,9 +76,9 @@ class CommandShaper:
         self._bounded = bool(limited.any())
         self._needs_position = bool((limited & columns.is_position).any())
         self._free = columns.wraps & ~limited
-        """[A] continuous joints that are commanded as the policy says."""
+        """[A] continuous joints that are commanded as the policy's actions are."""
         self._ahead: CommandShaper | None = None
-        """Shapes what is averaged where the jerk is limited; None: it is not."""
+        """Shaper of the commands that are averaged where the jerk is limited; None: it is not."""
         self._average: MovingAverage | None = None
         if limits.max_jerk:
             self._ahead = CommandShaper(replace(limits, max_jerk=()), columns, num_actions, period_s)
@@ -89,42 +89,43 @@ class CommandShaper:
 
     @classmethod
     def of(cls, config: RobotConfig) -> CommandShaper | None:
-        """None: nothing limits this robot's commands. Raises: `ConfigurationError`."""
+        """Return the shaper of a robot; None: nothing limits its commands. Raises: `ConfigurationError` for unfit limits."""
         if config.limits == Limits() and config.interpolation == 1:
             return None
         return cls(config.limits, ActionColumns.of(config), len(config.action_names), 1.0 / config.control_rate_hz)
 
     @property
     def last(self) -> Array | None:
-        """[A] the last command, or the position to start from; NaN where neither is known; None: in no column."""
+        """Return [A] the last command, or the start position; NaN where neither is known; None: in no column."""
         return None if self._last is None else self._last.astype(np.float32)
 
     @property
     def before_average(self) -> Array | None:
-        """[A] the last command as it was before the jerk was limited, from which motions are planned on: `last` lags behind it.
-        Without such a limit it is `last`."""
+        """Return [A] the last command before the jerk was limited, from which motions are planned: `last` lags behind it. Without
+        such a limit it is `last`."""
         return self.last if self._ahead is None else self._ahead.last
 
     @property
     def needs_position(self) -> bool:
-        """Its limits count from where the robot is."""
+        """Return whether its limits count from the robot's position."""
         return self._needs_position
 
     def is_in_reach(self, position: Array) -> bool:
-        """The limits begin within one control period's way, and `tolerance`, of this position: from further out any command
-        would be a jump."""
+        """Return whether the limits begin within one control period's way, and `tolerance`, of this position: beyond it any command
+        is a jump."""
         outside = np.maximum(self._lower - position, position - self._upper)
         return bool(((outside <= self._reach) | ~self._columns.is_position).all())
 
     def is_near(self, position: Array, before: Array, elapsed_s: float) -> bool:
-        """So far it may have come from one reading to the next: twice as fast as it may be commanded to, as hands are quicker."""
+        """Return whether the arm may have moved this far between two readings: at most twice as fast as it may be commanded,
+        because a hand moves it faster."""
         way = 2.0 * self._max_velocity * max(elapsed_s, self._period_s)
         near = np.abs(self._columns.distance(position, before)) <= way + self._tolerance
         return bool((near | ~self._columns.is_position).all())
 
     @property
     def moves(self) -> bool:
-        """The last position commands went somewhere, by more than float32 rounds."""
+        """Return whether the last position commands moved, by more than float32 rounds."""
         if self._last is None:
             return False
         rounding = 4.0 * np.spacing(np.abs(self._last).astype(np.float32))
@@ -132,37 +133,37 @@ class CommandShaper:
 
     @property
     def at_rest(self) -> bool:
-        """The last command was zero where that is what stops the robot, or none has been given."""
+        """Return whether the last command was zero where zero stops the robot, or there was none."""
         if self._last is None:
             return True
         return not (self._last[self._columns.is_zeroed] if self._columns.mixed else self._last).any()
 
     def start(self, position: Array | None, *others: Array, at_rest: bool = True) -> None:
-        """Forget the commands before.
+        """Forget the former commands.
 
-        position: [A] of a robot at rest, which position commands set out from; None: not known, the first command goes out as it
-        is. A position outside the limits counts as the nearest one inside. others: [A] where the arm may be as well, such as its
-        reading; where that is near, the first commands are within the limits from there, too. at_rest: False where only its
-        positions stand, and all other columns go on from their last command.
+        position: [A] of a robot at rest, from which position commands set out; None: unknown, so that the first command goes out
+        unchanged. A position outside the limits counts as the nearest one inside. others: [A] other possible positions of the arm,
+        such as its reading; where one is near, the first commands are within the limits from there, too. at_rest: False where only
+        its positions stand, and all other columns continue from their last command.
         """
         rest = self._rest(position)
         if rest is not None and not at_rest and self._last is not None:
             rest = np.where(self._columns.is_zeroed, self._last, rest)
         self._last: Values | None = None if rest is None else np.clip(rest, self._lower, self._upper)
         self._velocity = np.zeros(self._num_actions)
-        """Of position commands, per second."""
+        """[A] velocity of position commands, per second."""
         self._target = self._last
         self._doubt: Values = np.zeros(self._num_actions)
-        """How far the arm may be from where it sets out."""
+        """[A] possible distance of the arm from its start."""
         self._doubtful = 0
-        """Commands for which that counts."""
+        """Number of commands for which that counts."""
         self._keep_in_mind(others)
         if self._ahead is not None and self._average is not None:
             self._ahead.start(position, *others, at_rest=at_rest)
             self._average.begin(self._ahead._last, self._velocity)
 
     def _keep_in_mind(self, others: tuple[Array, ...]) -> None:
-        """Note how far the positions of an arm may be from where it sets out."""
+        """Note how far the arm may be from its start."""
         if self._last is None:
             return
         step = np.minimum(self._max_velocity * self._period_s, self._max_acceleration * self._period_s**2)
@@ -173,9 +174,9 @@ class CommandShaper:
             self._doubtful = DOUBTFUL_COMMANDS
 
     def stand(self) -> None:
-        """Note that nothing is commanded any more: what a stop sets to zero is zero.
+        """Note that nothing is commanded any more, so that each column that a stop sets to zero is zero.
 
-        Where positions go on to stays known until `start`.
+        The destination of positions stays known until `start`.
         """
         if not self._columns.has_position:
             self.start(None)
@@ -188,7 +189,7 @@ class CommandShaper:
                 self._average.stand()
 
     def _rest(self, position: Array | None) -> Values | None:
-        """[A] where a robot at rest sets out from; NaN in columns where that is not known, None where it is in none."""
+        """Return [A] the start of a robot at rest; NaN in columns where it is unknown, None where it is unknown in all."""
         columns, num = self._columns, self._num_actions
         if not columns.mixed and not columns.has_position:
             return None if columns.has_binary else np.zeros(num)
@@ -200,10 +201,10 @@ class CommandShaper:
         return np.where(columns.is_zeroed, 0.0, np.where(known, measured, np.nan))
 
     def go_on_from(self, last: Array | None, before: CommandShaper | None) -> None:
-        """Takes the place of another one (None: there was none) after the command `last`, without a jump.
+        """Replace another shaper (None: there was none) after the command `last`, without a jump.
 
         Raises: `ConfigurationError` when position commands would have to jump to be within these limits. Velocities and
-        displacements are within them at once: somebody wants the robot to be slower.
+        displacements are within them at once: the operator wants the robot to be slower.
         """
         if last is None:
             return
@@ -220,18 +221,18 @@ class CommandShaper:
             self._ahead._velocity = self._velocity
 
     def resume(self, last: Values, velocity: Values, target: Values) -> None:
-        """Go on from position commands under way. last: [A] the last command. velocity: [A] at which they moved, per second.
-        target: [A] what was wanted then."""
+        """Continue position commands under way. last: [A] the last command. velocity: [A] their velocity, per second. target: [A]
+        the goal."""
         self._last, self._velocity, self._target = last, velocity, target
 
     @property
     def exact(self) -> Values:
-        """[A] the last command, not rounded to float32."""
+        """Return [A] the last command, not rounded to float32."""
         assert self._last is not None, "nothing was commanded"
         return self._last
 
     def problem(self, action: Array) -> str:
-        """Why this action must not be executed, as the name of a counter; empty: it may."""
+        """Return why this action must not be executed, as the name of a counter; empty: it may."""
         if np.shape(action) != (self._num_actions,):
             return "bad_shape"
         if not np.isfinite(action).all():
@@ -241,12 +242,12 @@ class CommandShaper:
         return ""
 
     def unfit(self, rows: Array) -> npt.NDArray[np.bool_]:
-        """[n] which of n finite actions, [n, A], `problem` would refuse."""
+        """Return [n] which of n finite actions, [n, A], `problem` would refuse."""
         return np.asarray(((rows < self._refused_below) | (rows > self._refused_above)).any(axis=1))
 
     def shape(self, target: Array | Values, elapsed_s: float = math.inf) -> Array:
-        """[A] the command on the way to `target`, which `problem` found nothing wrong with. elapsed_s: since the last command; more
-        than one control period counts as one, as a pause must not become a jump."""
+        """Return [A] the command on the way to `target`, for which `problem` is empty. elapsed_s: since the last command; more than
+        one control period counts as one, as a pause must not become a jump."""
         dt_s = min(max(elapsed_s, _SHORTEST_S), self._period_s)
         columns = self._columns
         if self._ahead is not None and self._average is not None:
@@ -263,7 +264,8 @@ class CommandShaper:
         return wanted.astype(np.float32)
 
     def _move_and_turn(self, wanted: Values, dt_s: float) -> Values:
-        """Columns of several types: each as its type. Those whose last command is not known begin with what is wanted."""
+        """Return [A] the limited command of mixed columns, each by its type. Columns without a last command begin with their
+        target."""
         assert self._last is not None and self._target is not None
         self._last = np.where(np.isnan(self._last), wanted, self._last)
         self._target = np.where(np.isnan(self._target), wanted, self._target)
@@ -274,13 +276,14 @@ class CommandShaper:
         return shaped
 
     def _turn(self, wanted: Values, dt_s: float) -> Values:
-        """All but positions: no faster from one to another than the acceleration allows."""
+        """Return [A] the limited command of columns other than positions, whose change is bounded by the acceleration."""
         assert self._last is not None
         max_change = self._max_acceleration * dt_s
         return np.clip(wanted, self._last - max_change, self._last + max_change)
 
     def _move(self, wanted: Values, dt_s: float) -> Values:
-        """Position commands: as fast as their own motion and a limited approach to it, and slow enough to brake at the limits."""
+        """Return [A] the limited position command: as fast as the motion of its target plus a limited approach to it, and slow
+        enough to brake at the limits."""
         assert self._last is not None and self._target is not None
         columns = self._columns
         high, max_change = self._max_velocity * dt_s, self._max_acceleration * dt_s**2
@@ -302,10 +305,10 @@ class CommandShaper:
         return moved
 
     def _approach(self, room: Values, dt_s: float) -> Values:
-        """Largest step from which braking still ends within `room`.
+        """Return the largest step from which braking still ends within `room`.
 
-        A velocity v for dt, and braking after that however the time is cut, travel v dt + v^2 / 2a at most; solved for v where that
-        is the room, and without a difference of large numbers.
+        A velocity v for dt, and braking after that however the time is cut, travel v dt + v^2 / 2a at most; the solution for v sets
+        this equal to the room, and avoids a difference of large numbers.
         """
         room = np.maximum(room, 0.0)
         velocity = 2.0 * room / (dt_s + np.sqrt(dt_s**2 + 2.0 * room / self._max_acceleration))
@@ -313,11 +316,11 @@ class CommandShaper:
 
 
 class MovingAverage:
-    """Limits the jerk: the mean of the last commands of a motion that keeps all other limits.
+    """Limiter of the jerk: the mean of the last commands of a motion that keeps all other limits.
 
     The mean keeps those limits as well, for each is a convex set, and its acceleration changes by no more than the change of the
     newest and of the oldest command in it: over 2 a / j seconds that is at most j per second. Control periods of equal length are
-    assumed; where they vary, velocities and accelerations are still kept by the shaper that follows.
+    assumed; where they vary, the shaper that follows still keeps velocities and accelerations.
     """
 
     KEPT: ClassVar = kept(commands="_rows", newest_command="_newest")
@@ -332,14 +335,14 @@ class MovingAverage:
         self._lengths = np.maximum(lengths, 1.0)
         rows = int(self._lengths.max(initial=1.0))
         self._weights = np.where(np.arange(rows)[:, None] < self._lengths, 1.0 / self._lengths, 0.0)
-        """[rows, A] of the last commands, newest first."""
+        """[rows, A] weights of the last commands, newest first."""
         self._rows: Values | None = None
         """[rows, A] the last commands, newest first, without jumps at the borders of continuous joints; None: there are none."""
         self._newest: Values | None = None
-        """[A] the newest command, as it is written."""
+        """[A] the newest command, in its written numbers."""
 
     def begin(self, last: Values | None, velocity: Values) -> Values:
-        """[A] the command that has to come next in a motion of this velocity whose mean is `last`; None: nothing is known."""
+        """Return [A] the next command of a motion with this velocity whose mean is `last`; None as `last`: no command is known."""
         if last is None:
             self._rows = self._newest = None
             return velocity
@@ -351,13 +354,13 @@ class MovingAverage:
         return newest
 
     def stand(self) -> None:
-        """Note that nothing is commanded any more: what a stop sets to zero is zero."""
+        """Note that nothing is commanded any more, so that each column that a stop sets to zero is zero."""
         if self._rows is not None and self._newest is not None:
             self._rows = np.where(self._columns.is_zeroed, 0.0, self._rows)
             self._newest = np.where(self._columns.is_zeroed, 0.0, self._newest)
 
     def next(self, command: Array) -> Array:
-        """[A] the mean, with this command as the newest."""
+        """Return [A] the mean, with this command as the newest."""
         if self._rows is None or self._newest is None:
             self._rows = np.repeat(command[None].astype(np.float64), len(self._weights), axis=0)
         else:
@@ -371,15 +374,12 @@ class MovingAverage:
 
 
 class Interpolator:
-    """A straight line from one command to the next, in equal parts: the control rate is a multiple of the policy's.
-
-    A continuous joint goes the shortest way. A binary column keeps its value until the last part, which has the next one.
-    """
+    """Straight line from one command to the next, in equal parts: the control rate is a multiple of the policy's."""
 
     KEPT: ClassVar = kept("pending", set_out_from="_from", target="_target")
 
     def __init__(self, steps: int, columns: ActionColumns | None = None) -> None:
-        """columns: None where each is a plain number."""
+        """Begin without a target. columns: None where each is a plain number."""
         assert steps >= 1
         self._steps = steps
         self.describe(columns)
@@ -387,21 +387,21 @@ class Interpolator:
         self.clear()
 
     def describe(self, columns: ActionColumns | None) -> None:
-        """Another description of the same columns, such as other limits of a continuous joint."""
+        """Use another description of the same columns, such as other limits of a continuous joint."""
         plain = columns is None or not (columns.mixed or columns.has_wraps or columns.has_binary)
         self._columns = None if plain else columns
 
     def clear(self) -> None:
-        """Forgets the target."""
+        """Forget the target."""
         self.pending = 0
-        """Parts that are left until the target is reached."""
+        """Number of parts until the target is reached."""
 
     def aim(self, last: Array | None, target: Array) -> None:
-        """A new target, `steps` calls of `next` away. last: [A] the command before; None: the target at once, every time."""
+        """Set a target, `steps` calls of `next` away. last: [A] the command before; None: each call returns the target."""
         self._from, self._target, self.pending = target if last is None else last, target, self._steps
 
     def next(self, parts: int = 1) -> Array | None:
-        """[A] the end of the next part, or of several; None: the target has been reached."""
+        """Return [A] the end of the next part, or of several; None: the target has been reached."""
         if not self.pending:
             return None
         self.pending = max(0, self.pending - parts)
@@ -413,7 +413,7 @@ class Interpolator:
         return self._between(self._columns, rest)
 
     def _between(self, columns: ActionColumns, rest: np.float32) -> Array:
-        """A column that sets out from nowhere is at its target at once."""
+        """Return [A] a point on the line. A column without a start is at its target at once."""
         start = np.where(np.isnan(self._from), self._target, self._from)
         part = self._target + columns.change(start, self._target) * rest
         between: Array = np.where(columns.is_binary, start, columns.written(part, start, self._target)).astype(np.float32)

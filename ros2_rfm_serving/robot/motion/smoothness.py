@@ -1,4 +1,4 @@
-"""How smooth an episode is: what one feels when a hand rests on the robot."""
+"""Smoothness of an episode, as a hand on the robot would feel it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ros2_rfm_serving.types.state import kept
 
 
 class Smoothness:
-    """Of the commands of one episode, per action column and in command units.
+    """Smoothness of the commands of one episode, per action column and in command units.
 
-    A period without a command is what the robot makes of it: the same again where the last command stays in force and holds the
+    A period without a command counts as the robot executes it: a repetition where the last command stays in force and holds the
     robot, no motion elsewhere. The step of a continuous joint is the shortest one. A binary column is not smooth, and has zeros.
     """
 
     KEPT: ClassVar = kept("seam_jump", jerk_sum="_jerk_sum", num_jerks="_num_jerks", last_commands="_before")
 
     def __init__(self, kind: CommandType | ActionColumns, num_actions: int) -> None:
-        """kind: the columns, or the type of all of them."""
+        """Begin without commands. kind: the columns, or the type of all of them."""
         self._columns = as_columns(kind, num_actions)
         self._zero = np.zeros(num_actions, np.float32)
         self.begin()
 
     def describe(self, columns: ActionColumns) -> None:
-        """Another description of the same columns, such as other limits of a continuous joint."""
+        """Use another description of the same columns, such as other limits of a continuous joint."""
         self._columns = columns
 
     def begin(self) -> None:
@@ -41,13 +41,13 @@ class Smoothness:
 
     @property
     def mean_squared_jerk(self) -> Array:
-        """[A] of the third difference of the commands, per period cubed."""
+        """Return [A] the mean square of the third difference of the commands, per period cubed."""
         mean: Array = (self._jerk_sum / max(1, self._num_jerks)).astype(np.float32)
         return mean
 
     def held(self, command: Array | None = None) -> None:
-        """A period without an action, in which a fallback may have commanded something; those before the first action do not
-        count."""
+        """Count a period without an action, in which a fallback may have commanded something; those before the first action are
+        left out."""
         if self._before:
             self.commanded(self._columns.stopped(self._before[0]) if command is None else command, at_seam=False)
 

@@ -1,10 +1,10 @@
-"""Commands ahead of time, for a controller that executes trajectories: what the next periods will command, ending at rest.
+"""Commands ahead of time, for a controller that executes trajectories: the commands of the next periods, ending at rest.
 
 The commands of a robot are control points of a uniform quadratic B-spline, one per control period. Its knots lie halfway between
 two control points, and its velocity at a knot is their difference per period. So the curve stays between its control points, its
 velocity is never above theirs, and its acceleration is constant from knot to knot and exactly their second difference. A cubic
-through two such knots with these velocities *is* that curve. A controller that interpolates positions with velocities by cubics,
-as a joint_trajectory_controller does, therefore keeps every limit that the control points keep, between the points too.
+through two such knots with these velocities *is* that curve. A controller that interpolates positions with velocities by cubics, as
+a joint_trajectory_controller does, therefore keeps every limit that the control points keep, between the points too.
 
 Control points follow commands by a lead time, so that a new trajectory begins where the controller has not been yet. Up to there
 the curve is the one that was sent before: position and velocity are continuous, and no point lies in the past.
@@ -13,9 +13,10 @@ A joint_trajectory_controller that replaces a trajectory sets out from where the
 94e74de, `blend_with_active_trajectory` samples at `traj_time_` before that moves on). So each new trajectory is later by one
 update, and the lead, which grows by that, shrinks again as fast as `CATCH_UP` and the limits allow.
 
-A continuous joint goes the shortest way, and its numbers go on beyond its border: a controller interpolates between plain numbers.
-One that was activated anew counts whole turns away when it sets out (`joints_angle_wraparound_`, the same commit). A binary column
-only has values that were commanded, without a velocity; the controller goes from one to the next in one control period.
+A continuous joint goes the shortest way, and its numbers continue beyond its border: a controller interpolates between plain
+numbers. A controller that was activated again subtracts whole turns when it sets out (`joints_angle_wraparound_`, the same commit).
+A binary column only has values that were commanded, without a velocity; the controller goes from one to the next in one control
+period.
 """
 
 from __future__ import annotations
@@ -38,26 +39,26 @@ from ros2_rfm_serving.types.state import kept
 Values = npt.NDArray[np.float64]
 
 BRIDGE_PERIODS, BRIDGE_UPDATES, BRIDGE_S = 0.5, 3.0, 0.05
-"""The first point of a trajectory is at least as many control periods, updates of the controller, and seconds ahead. On the way
-there the controller makes up for what a message took to arrive, and for when in its cycle that was. Where that differs by d from
-one trajectory to the next, the acceleration at a velocity v changes by up to 6 v d / bridge^2; docs/integrate.md has figures."""
+"""Least distance of a trajectory's first point, in control periods, updates of the controller, and seconds. On the way there the
+controller makes up for the delay of the message, and for the phase of its cycle. If that differs by d from one trajectory to the
+next, the acceleration at a velocity v changes by up to 6 v d / bridge^2; docs/integrate.md has figures."""
 FREE_PERIODS = 1.5
 """Periods from the first point that is sent to the first control point that may change: it moves only knots after that."""
 LONGEST_LEAD_IN_S = 0.5
-"""Longest way from where the controller was left to where the robot is measured to be, when it sets out again."""
+"""Longest way from where the controller was left to the robot's measured position, when it sets out again."""
 CATCH_UP = 0.1
-"""Share of each period by which a lead that such a way has made longer becomes shorter again."""
+"""Share of each period by which a lead that such a way has made longer shrinks again."""
 ROUNDING_S = 1e-9
 JITTER_PERIODS = 0.75
-"""A command may differ from the plan by what the plan moves within this much time: ticks jitter, trajectories do not."""
+"""Time whose planned motion a command may differ by: ticks jitter, trajectories do not."""
 
 
 class TrajectoryPlanner:
-    """The trajectory that a controller executes, and when it needs another one.
+    """Planner of the trajectory that a controller executes, which knows when another one is needed.
 
-    `plan` replaces it, `stop` ends it at rest within the acceleration limits, and `keeps` tells whether it still says what is
-    commanded and reaches far enough. Times are those of the robot's clock. Limits count from control point to control point, also
-    where commands set out anew from a measured position.
+    `plan` replaces it, `stop` ends it at rest within the acceleration limits, and `keeps` checks whether it still matches the
+    commands and reaches far enough. Times are those of the robot's clock. Limits count from control point to control point, also
+    where commands restart from a measured position.
     """
 
     KEPT: ClassVar = kept(
@@ -77,7 +78,7 @@ class TrajectoryPlanner:
         self._bridge_s = max(BRIDGE_PERIODS * self._period_s, BRIDGE_UPDATES * self._update_s, BRIDGE_S)
         self._shortest_lead_s = self._bridge_s + (FREE_PERIODS + 0.5) * self._period_s
         self.is_outdated = False
-        """What follows the command of this period is not what it was when the trajectory was planned."""
+        """True when the commands after this period's are no longer those of the plan."""
         self.reconfigure(config)
         self._origin_s = -math.inf
         """Time of the first control point."""
@@ -89,9 +90,9 @@ class TrajectoryPlanner:
         self._commands_s = -math.inf
         """Time of the first of them."""
         self._is_whole = True
-        """The plan ends by itself: no commands beyond the horizon were left out."""
+        """True when the plan ends by itself: no commands beyond the horizon were left out."""
         self.is_under_way = False
-        """As of the last control period, the controller had not reached the end of its trajectory."""
+        """True when, in the last control period, the controller had not reached the end of its trajectory."""
 
     def reconfigure(self, config: RobotConfig) -> None:
         """Let other limits and another horizon count from the next plan on."""
@@ -99,19 +100,19 @@ class TrajectoryPlanner:
         counting = ActionColumns.made(columns.kind, columns.names, types=columns.types)
         self._shaper = CommandShaper(_counting(config.limits, columns), counting, self._num_actions, self._period_s)
         self.num_ahead = max(3, math.ceil(config.trajectory_horizon_s / self._period_s))
-        """Commands that a plan consists of."""
+        """Number of commands in a plan."""
         infinite = (math.inf,) * self._num_actions
         self._max_velocity = np.where(columns.is_binary, math.inf, config.limits.max_velocity or infinite)
         self._max_acceleration = np.where(columns.is_binary, math.inf, config.limits.max_acceleration or infinite)
         self.is_outdated = True
 
     def is_moving(self, now_s: float) -> bool:
-        """The controller has not reached the end of its trajectory."""
+        """Return whether the controller has not reached the end of its trajectory yet."""
         return now_s < self.rests_s
 
     @property
     def rests_s(self) -> float:
-        """When the controller reaches its end."""
+        """Return the time at which the controller reaches the end of its trajectory."""
         return self._knot_s(len(self._points) - 2) if len(self._points) else -math.inf
 
     def keeps(self, command: Array, now_s: float) -> bool:
@@ -134,9 +135,9 @@ class TrajectoryPlanner:
         return bool(((here >= away.min(axis=0) - rounding) & (here <= away.max(axis=0) + rounding)).all())
 
     def plan(self, commands: Sequence[Array], now_s: float, *, is_whole: bool, measured: Array | None = None) -> Trajectory:
-        """Return the trajectory of this period's command and of those that follow it, then to a stand.
+        """Return the trajectory of this period's command and of the next ones, then to a stand.
 
-        is_whole: nothing else would be commanded after them. measured: [A] where the robot is; None: not known.
+        is_whole: nothing else would be commanded after them. measured: [A] the robot's position; None: unknown.
         """
         if self.is_moving(now_s):
             self._fall_behind()
@@ -165,7 +166,7 @@ class TrajectoryPlanner:
             return None
         braked = self._braked([self._points[begin - 2], self._points[begin - 1]])
         if begin - 2 + len(braked) >= len(self._points):
-            return None  # what was sent ends as soon
+            return None  # the trajectory under way ends as soon
         self._commands, self._is_whole = self._commands[:0], True
         self._fall_behind()
         return self._sent(begin - 2, braked, now_s)
@@ -173,14 +174,14 @@ class TrajectoryPlanner:
     # --- parts of a plan ---
 
     def _fall_behind(self) -> None:
-        """Count with the update that a controller loses when its trajectory is replaced."""
+        """Add the delay of one update that a controller loses when its trajectory is replaced."""
         self._origin_s += self._update_s
         self._lead_s += self._update_s
 
     def _set_out(self, command: Values, now_s: float, measured: Array | None) -> None:
-        """Begin at rest where the controller is: where it was left, or else where the robot was measured to be. A controller that
-        is further from `command` than one period's way, such as at a pose that the arm sags from, gets as long for the way there as
-        the limits ask for."""
+        """Begin at rest at the controller's position: where it was left, or else the robot's measured one. A controller that is
+        further from `command` than one period's way, such as at a pose that the arm sags from, gets the time that the limits
+        require."""
         rest, lead_in_s = command, self._bridge_s
         known = self._points[-1] if len(self._points) else measured
         if known is not None:
@@ -215,7 +216,7 @@ class TrajectoryPlanner:
         return points
 
     def _sent(self, begin: int, points: list[Values], now_s: float) -> Trajectory:
-        """Replace all control points from `begin` on. Those that are over are forgotten, but for what the curve still needs."""
+        """Replace all control points from `begin` on. Past ones that the curve does not need are forgotten."""
         over = max(0, min(begin, math.floor((now_s - self._origin_s) / self._period_s) - 3))
         self._points = np.concatenate([self._points[over:begin], np.array(points)])
         self._origin_s += over * self._period_s
@@ -237,7 +238,7 @@ class TrajectoryPlanner:
         return points
 
     def _first_free(self, now_s: float) -> int:
-        """Return the first control point that may change: it moves nothing before the first knot that is sent."""
+        """Return the first control point that may change, because it has no effect before the first knot that is sent."""
         return self._first_knot(now_s) + 2
 
     def _first_knot(self, now_s: float) -> int:
@@ -262,7 +263,7 @@ class TrajectoryPlanner:
 
 
 def _counting(limits: Limits, columns: ActionColumns) -> Limits:
-    """Return the limits of control points: positions of continuous joints count on beyond their border.
+    """Return the limits of control points, in which positions of continuous joints continue beyond their border.
 
     Commands keep the limit of the jerk already, and braking need not.
     """

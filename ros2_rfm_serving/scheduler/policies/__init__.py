@@ -1,1 +1,1 @@
-"""How a placement is found: ROSA's scheduler, its baselines, and ours."""
+"""Policies that find a placement: ROSA's scheduler, its baselines, and ours."""

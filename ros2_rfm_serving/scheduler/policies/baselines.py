@@ -1,4 +1,4 @@
-"""The static schedules that ROSA is measured against (ROSA §4.1): who hosts what follows from counting, not from profiles."""
+"""Static schedules that ROSA is compared with (ROSA §4.1), whose placements follow from counting, not from profiles."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ POLICIES = {
 class StaticPlacement:
     hosts: tuple[Host, ...]
     served: tuple[int, ...]
-    """Robots of each class that get servers at all."""
+    """Robots of each class that get servers."""
     gpus: tuple[str, ...] = ()
-    """Name of the GPU under each host, where several share one; empty: one each."""
+    """Name of the GPU under each host, where several share one; empty: each has its own."""
 
 
 class TooFewServersError(Exception):
-    """The baseline has no schedule at all; the message says why."""
+    """The baseline has no schedule; the message gives the reason."""
 
 
 def per_robot(problem: Problem, curves: Curves) -> StaticPlacement:
-    """Baseline 1."""
+    """Return baseline 1: one GPU per robot, in equal time slices."""
     available = list(problem.servers)
     hosts: list[Host] = []
     gpus: list[str] = []
@@ -50,7 +50,7 @@ def per_robot(problem: Problem, curves: Curves) -> StaticPlacement:
 
 
 def per_model(problem: Problem, curves: Curves) -> StaticPlacement:
-    """Baseline 2."""
+    """Return baseline 2: one GPU per robot and model. Raises: `TooFewServersError` when no robot can be served."""
     free = sorted(problem.servers.values())
     served = [0] * len(problem.classes)
     hosts: list[Host] = []
@@ -70,7 +70,7 @@ def per_model(problem: Problem, curves: Curves) -> StaticPlacement:
 
 
 def equal(problem: Problem, curves: Curves) -> StaticPlacement:
-    """Baseline 3. What does not divide evenly stays unused.
+    """Return baseline 3: equal numbers of GPUs per component. A remainder stays unused.
 
     The paper's best shared baseline on P3 is 106.9 / 2.44 = 43.8 actions/s: two System 1 servers at batch size 1, of eight GPUs for
     three components.
@@ -81,15 +81,16 @@ def equal(problem: Problem, curves: Curves) -> StaticPlacement:
 
 
 def weighted(problem: Problem, curves: Curves) -> StaticPlacement:
-    """Baseline 4: sizes are the parameters that models are named by, or, where one's are not known, what all take in memory.
+    """Return baseline 4. Sizes are the parameters in the models' names, or, where one is unknown, the memory of all.
 
-    With 3, 7, 3 and 7 billion eight GPUs are 1:3:1:3 (Table 3)."""
+    With 3, 7, 3 and 7 billion eight GPUs are 1:3:1:3 (Table 3).
+    """
     sizes = [_size(problem, model) for _, model in _components(problem)]
     return _partitioned(problem, curves, _proportional(len(problem.servers), sizes))
 
 
 def whole(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
-    """Their placements that serve every robot."""
+    """Yield the baselines' placements that serve every robot."""
     everybody = tuple(task.num_robots for task in problem.classes)
     for static in (equal, weighted, per_model, per_robot):
         try:
@@ -101,7 +102,7 @@ def whole(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
 
 
 def is_there(problem: Problem, placement: StaticPlacement) -> bool:
-    """Models that share a GPU are servers of their own, and nobody starts one in a factory that runs."""
+    """Return whether the servers exist: models that share a GPU are servers of their own, not started in a running factory."""
     return problem.previous is None or set(placement.gpus) <= {there.gpu for there in problem.previous.placements}
 
 
@@ -112,7 +113,7 @@ def _size(problem: Problem, model: str) -> float:
 
 
 def _components(problem: Problem) -> dict[tuple[str, str], list[int]]:
-    """(component, model) -> its demands, of all classes. Raises: `TooFewServersError` when they cannot have a server each."""
+    """Return (component, model) -> its demands. Raises: `TooFewServersError` when they cannot have a server each."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for demand in problem.demands:
         found[demand.component, demand.model].append(demand.index)
@@ -122,7 +123,7 @@ def _components(problem: Problem) -> dict[tuple[str, str], list[int]]:
 
 
 def _partitioned(problem: Problem, curves: Curves, counts: list[int]) -> StaticPlacement:
-    """counts: servers of each component."""
+    """Return a placement with this number of servers for each component."""
     components = _components(problem)
     free = dict(problem.gpus)
     hosts: list[Host] = []
@@ -150,7 +151,7 @@ def _even(problem: Problem, curves: Curves, model: str, demands: list[int], take
 
 
 def _proportional(total: int, sizes: list[float]) -> list[int]:
-    """Whole shares, at least one each, by the largest remainder."""
+    """Return integer shares, at least 1 each, by the largest remainder."""
     exact = [total * size / sum(sizes) for size in sizes]
     counts = [max(1, int(share)) for share in exact]
     while sum(counts) < total:
@@ -162,7 +163,7 @@ def _proportional(total: int, sizes: list[float]) -> list[int]:
 
 
 def _share(servers: int, problem: Problem) -> tuple[int, ...]:
-    """Robots of each class that get one of `servers`, in turn."""
+    """Return the robots of each class that get one of `servers`, in turn."""
     served = [0] * len(problem.classes)
     while sum(served) < servers and any(n < task.num_robots for n, task in zip(served, problem.classes, strict=True)):
         c = min((c for c, task in enumerate(problem.classes) if served[c] < task.num_robots), key=lambda c: served[c])
@@ -171,7 +172,8 @@ def _share(servers: int, problem: Problem) -> tuple[int, ...]:
 
 
 def smallest(curves: Curves, model: str, gpu_type: str) -> Config:
-    """Batch size 1, or continuous batching; the smallest that was measured."""
+    """Return the smallest measured configuration: batch size 1, or continuous batching. Raises: `TooFewServersError` without
+    one."""
     configs = curves.configs.get((model, gpu_type))
     if not configs:
         raise TooFewServersError(f"{model!r} does not fit or was never measured on {gpu_type!r}, which its share has")

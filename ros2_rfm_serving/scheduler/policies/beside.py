@@ -1,9 +1,9 @@
-"""Plans of factories beside this one, which serve it too: with a GPU less, with a stricter SLO, with a robot more.
+"""Plans of similar factories that also serve this one: with a GPU less, with a stricter SLO, with a robot more.
 
-A search that is cut short by its budget may find less for a factory that has more: one that is further from its bound than `GAP`
-looks at such factories, and takes their plan where it is better. So a GPU more or a looser SLO does less harm, and so does a robot
-less: the plan with one more has a place for all others. Factories with few robots per server are looked at more closely, for their
-queues are quick to predict, and whether one server is shared decides much.
+A search that is cut short by its budget may find less for a factory that has more. Therefore, if the plan is further from its bound
+than `GAP`, such factories are solved, and their plan is used where it is better. So a GPU more or a looser SLO does less harm, and
+so does a robot less: the plan with one more has a place for all others. Factories with few robots per server are searched more
+closely, for their queues are fast to predict, and whether one server is shared decides much.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.solution import Solution
 
 GAP, FINE_GAP = 0.05, 2e-3
-"""To the bound, from which on others are looked at: of factories with many robots per server by the curves, and of those with few
-to the bound of the plan's own kind."""
+"""Gap to the bound above which similar factories are solved: to the bound by the curves for factories with many robots per server,
+and to the bound of the plan's own kind for those with few."""
 STRICTER = 0.8
-"""Share of an SLO for which a plan is looked for."""
+"""Share of an SLO in the stricter factories."""
 BETWEEN = (0.5, 1.0)
-"""Shares of the way from what the curves promise to equal shares of all paces."""
+"""Shares of the way from the curves' rates to equal shares of all paces."""
 EXTRA, MUCH = 2.0, 24.0
-"""Times the budget: when others have used up so much together, no further one is looked at; with few robots per server."""
+"""Multiples of the budget after which no further factory is solved; the second is for few robots per server."""
 
 
 UNLUCKY = 0.1
-"""Share of starts after which an SLO may be missed: of these nothing is promised (`prediction/queued.py`)."""
+"""Share of starts after which an SLO may be missed in any plan (`prediction/queued.py`)."""
 
 
 def solve(problem: Problem, curves: Curves, bounds: Bounds, budget: Budget, rate_control: bool | None = None) -> list[BestSchedule]:
-    """Return the schedule of the search and, where others were looked at, the one of them that seems better: `surest` decides.
+    """Return the schedule of the search and, where similar factories were solved, their best if it seems better: `surest` decides.
 
-    Empty: no placement was found that serves the floors. Without any budget the first one that does is taken.
+    Empty: no placement was found that serves the floors. Without any budget the first one that does is used.
 
-    rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
+    rate_control: False, return the best schedule without caps that keeps every SLO; where none does, the one with caps loses them.
     """
     bound = bounds.by_curves
     own = Best(problem, curves, bound, budget, Moves(problem))
@@ -69,8 +69,8 @@ def solve(problem: Problem, curves: Curves, bounds: Bounds, budget: Budget, rate
 def surest(solutions: Sequence[Solution]) -> Solution:
     """Return the best of a search's own solution, which comes first, and of others that serve all and keep SLOs as surely.
 
-    Robots' own queues have judged these; what the search believes of a schedule is no promise yet. As sure is also what keeps all
-    that is promised of any plan: otherwise a plan that a stricter SLO would have is refused because another one was found first.
+    Robots' own queues have judged these; the search's estimate of a schedule is not reliable yet. A solution within the limit for
+    any plan also counts as equally sure: otherwise a plan for a stricter SLO is refused because another one was found first.
     """
     own, *others = solutions
     chosen, most = own, max(UNLUCKY, _unlucky(own))
@@ -87,7 +87,7 @@ def _unlucky(solution: Solution) -> float:
 
 
 class _Goal:
-    """How much a plan of a factory may be worth, and which plan is near enough to that."""
+    """Highest objective that a plan of a factory may have, and the check whether a plan is close enough to it."""
 
     def __init__(self, problem: Problem, curves: Curves, bounds: Bounds) -> None:
         self._curves, self._bounds = curves, bounds
@@ -98,7 +98,7 @@ class _Goal:
         return self._bounds.by_curves
 
     def is_near(self, found: BestSchedule | None) -> bool:
-        """Return whether no other plan is looked for."""
+        """Return whether the search for other plans ends."""
         if found is None:
             return False
         if not self.few_robots:
@@ -138,12 +138,12 @@ def _with_others(
 
 
 def _keeps(curves: Curves, schedule: BestSchedule) -> bool:
-    """Return whether every SLO is kept by robots' own queues, too: where the search knows no such schedule it returns another."""
+    """Return whether every SLO is kept by robots' own queues, too: the search may return another where it knows none."""
     return keeps_every_slo(schedule.problem, curves, operated(schedule, curves, curves))
 
 
 def _solved(problem: Problem, curves: Curves, work: float, extra: Budget) -> BestSchedule | None:
-    own, curves = Budget(work), curves.within(problem.gpus)  # the last server of a type may be the one that it lacks
+    own, curves = Budget(work), curves.within(problem.gpus)  # the last server of a type may be the one that is left out
     found = Best(problem, curves, upper_bound(problem, curves, own), own, Moves(problem)).run(None)
     extra.spend(own.total)
     return found if found and _keeps(curves, found) else None
@@ -164,8 +164,8 @@ def _harder(problem: Problem) -> Iterator[Problem]:
 
 
 def _fairer(curves: Curves, found: BestSchedule) -> Iterator[BestSchedule]:
-    """The same servers with caps between what the curves promise and what is best for the slowest: queues in which all wait alike
-    keep SLOs that others miss at the same load."""
+    """Yield the same servers with caps between the curves' rates and the best ones for the slowest class: queues in which all
+    robots wait alike keep SLOs that others miss at the same load."""
     by_curves = RateSearch(found.problem, curves, found.hosts).best()
     even = RateSearch(replace(found.problem, aim=utility.MAX_MIN), curves, found.hosts).best()
     if by_curves is not None and even is not None and by_curves != even:
@@ -175,7 +175,7 @@ def _fairer(curves: Curves, found: BestSchedule) -> Iterator[BestSchedule]:
 
 
 def _with_slo(problem: Problem, task: int, component: str, share: float) -> Problem:
-    """With that share of one SLO."""
+    """Return the problem with this share of one SLO."""
 
     def changed(demand: Demand) -> Demand:
         mine = demand.task == task and demand.component == component
@@ -186,7 +186,7 @@ def _with_slo(problem: Problem, task: int, component: str, share: float) -> Prob
 
 
 def _with_one_left_out(problem: Problem, curves: Curves, goal: _Goal, work: float, extra: Budget) -> BestSchedule | None:
-    """Where nothing is known that serves all: what serves one robot more, without that one."""
+    """Return a plan that serves one robot more, without that robot, where no plan is known that serves all."""
     for c, task in enumerate(problem.classes):
         if extra.expired():
             break

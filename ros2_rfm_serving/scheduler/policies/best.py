@@ -1,9 +1,9 @@
-"""Our scheduler: never predicted below ROSA's or any baseline, with caps or without, and it knows how far from the best it is.
+"""Our scheduler: never predicted below ROSA's or any baseline, with caps or without, and with a known gap to the best possible.
 
 The upper bound's optimal mix of servers (see `bound`) is rounded to whole servers and robots; that placement, ROSA's and the
-baselines' are starting points of a search (see `search`). What it may do that ROSA's does not: components of different kinds that
-use the same model share servers; batch sizes and GPU types are mixed within one model; tasks with different SLOs are kept apart or
-together, whichever carries more; robots that cannot saturate their server are not capped below their closed loop.
+baselines' are starting points of a search (see `search`). Unlike ROSA's scheduler it lets components of different kinds that use
+the same model share servers; it mixes batch sizes and GPU types within one model; it keeps tasks with different SLOs apart or
+together, whichever carries more; and it does not cap robots below their closed loop that cannot saturate their server.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ from ros2_rfm_serving.scheduler.solution import RESERVE
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
 ROUNDS = 40
-"""Restarts from a shaken placement."""
+"""Number of restarts from a shaken placement."""
 SEARCH_SHARE, ROSA_SHARE = 0.5, 1.5
-"""Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
+"""Shares of the budget at which ROSA's search begins, and at which it must end. It ends earlier if it cannot succeed."""
 TUNED = 3
-"""Schedules with caps, and without, whose robots' queues are looked at in vain, or whose caps are found by them; after those, such
-as would be better as they are."""
+"""Schedules with caps, and without, whose robots' queues are simulated in vain, or whose caps they determine; after those, only
+schedules that would be better unchanged."""
 RELIEFS = 8
-"""Times that servers are moved to robots whose queues nothing else helps, where nothing is known that keeps every SLO."""
+"""Most moves of servers to robots whose queues have no other remedy, where no known schedule keeps every SLO."""
 PACKINGS = 3
-"""Times that a large factory's servers of actions are put together anew, as long as that pays."""
+"""Most repetitions of the packing of a large factory's servers of actions, as long as it pays."""
 COSTLY, ANEW = 0.01, 6
-"""Share of what the curves promise that robots' queues may take before a large factory is put together anew; looks at most."""
+"""Share of the curves' objective that robots' queues may cost before a large factory is packed again; and most repetitions."""
 SLOWED, OTHERS = 0.03, 3
-"""Share of its worth that a schedule loses for its SLOs to hold where robots are watched for longer, from which on others are
-looked at; and how many."""
+"""Share of its worth that a schedule loses for its SLOs to hold in a longer simulation, above which others are tried; and how
+many."""
 NOTHING: Mapping[int, float] = MappingProxyType({})
 LOWER, LOWERED = (0.8, 0.6, 0.4, 0.2), 2
-"""Shares of the floors with which placements are looked for, where nothing keeps them by the curves; searches at the most."""
+"""Shares of the floors for the search of placements, where none keeps them by the curves; and most searches."""
 ALIKE = 4
-"""Placements that are worth as much by the curves, and may not be by their robots' queues."""
+"""Placements that are worth as much by the curves, but perhaps not by their robots' queues."""
 PAYS = 1e-4
-"""Relative gain below which it does not."""
+"""Relative gain below which a change does not pay."""
 
 
 class Best:
-    """Our search, and beside it what the other policies have."""
+    """Our search, together with the schedules of the other policies."""
 
     def __init__(self, problem: Problem, curves: Curves, bound: Bound, budget: Budget, moves: Moves) -> None:
         self._problem, self._curves, self._bound, self._budget, self._moves = problem, curves, bound, budget, moves
@@ -77,27 +77,28 @@ class Best:
         self._complete = True
         self._there = in_place(problem, curves)
         self._found: Candidate | None = None
-        """The search's best, by the curves."""
+        """Best candidate of the search, by the curves."""
         self._asked: dict[tuple[tuple[Host, ...], Rates], tuple[OwnQueues, BestSchedule | None]] = {}
-        """Placements whose robots' queues were looked at, and the schedule with which these keep every SLO, or none."""
+        """Placements whose robots' queues were simulated, with the schedule that keeps every SLO by them, or None."""
         self._limits: dict[Host, float] = {}
-        """Of servers of a large factory: loads up to which their queues keep every SLO, as far as is known; 0: at no rate."""
+        """Highest known loads at which the queues of a large factory's servers keep every SLO; 0: at no rate."""
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
-        """Curves know nothing of that; what hosts are farther than the nearest is in them (counted too, no plan was another)."""
+        """True when networks are declared, which the curves do not contain. The distance of farther hosts is in the curves (plans
+        were the same when it counted here too)."""
         self._raises = bool(budget.work) and not self._far and not self._large
-        """Caps beyond the curves are looked for where robots' own queues may keep every SLO with them."""
+        """True when caps beyond the curves are searched, because robots' own queues may keep every SLO with them."""
         self._reached: dict[tuple[tuple[Host, ...], Rates], float] = {}
-        """As `_reach` has it."""
+        """Cache of `_reach`."""
         overlapped = any(task.overlapped for task in problem.classes)
         self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
     def run(self, rate_control: bool | None, known: tuple[Host, ...] = ()) -> BestSchedule | None:
-        """known: servers that may serve it, to compare with."""
+        """Return the best schedule; None: there is none. known: servers that may serve the factory, for comparison."""
         self._rivals += self._variants.as_it_is(known) if known else ()
         options = self._options(rate_control)
         unsure = worthiest(option for option in options if option.capped)
-        """By the curves alone."""
+        """Best capped option by the curves alone."""
         complete = self._complete and not self._budget.expired()
         chosen = self._chosen(options)
         if self._far and self._budget.work:
@@ -118,14 +119,14 @@ class Best:
         return replace(calm if rate_control is False else self._surest(self._climbed(calm), options), complete=complete)
 
     def tuned(self, options: Iterable[BestSchedule]) -> BestSchedule | None:
-        """The best of these with the caps that its robots' queues let it have; None: none keeps every SLO."""
+        """Return the best of these with the caps that its robots' queues permit; None: none keeps every SLO."""
         kept = self._compare.better(*(self._kept(option, tuning=True) for option in options))
         return self._surest(self._climbed(kept), ()) if kept else None
 
     def reach(self, hosts: tuple[Host, ...], worth: float, limits: Mapping[Host, float] = MappingProxyType({})) -> float:
-        """Return the objective that these servers may have at the most, whatever their robots' queues say; 0: they serve nobody.
+        """Return the highest objective that these servers may have, whatever their robots' queues permit; 0: they serve no robot.
 
-        worth: objective below which an estimate will do. limits: loads that are known, in requests/s; other servers are full.
+        worth: objective below which an estimate suffices. limits: known loads, in requests/s; other servers are full.
         """
         parts = parted(self._problem, hosts)
         responses = Responses(parts.problem, self._curves, parts.hosts, None, Equilibrium((), {}, frozenset()))
@@ -137,8 +138,8 @@ class Best:
         return parts.problem.objective(rates) if rates is not None else 0.0
 
     def improved(self, known: BestSchedule | None, hosts: tuple[Host, ...], least: float) -> BestSchedule | None:
-        """Return the best way to run these servers by which every SLO and floor is kept; None: it is worth no more than `least`, or
-        asynchronous robots would do clearly less than by the schedule that is known, if any."""
+        """Return the best operation of these servers that keeps every SLO and floor; None: it is worth no more than `least`, or
+        asynchronous robots would achieve clearly less than by the known schedule, if any."""
         kept = self._chosen(self._ways(hosts))
         found = self._surest(self._climbed(kept), ()) if kept else None
         if not found or found.worth <= least or not self._compare.keeps_floors(found):
@@ -148,7 +149,7 @@ class Best:
         return None if self._compare.does_less(found, known, CLEARLY) else replace(found, complete=known.complete)
 
     def _ways(self, hosts: tuple[Host, ...]) -> list[BestSchedule]:
-        """With caps and without."""
+        """Return the schedules of these servers with caps and without."""
         parts = parted(self._problem, hosts)
         search = RateSearch(parts.problem, self._curves, parts.hosts)
         rates = search.best()
@@ -158,7 +159,7 @@ class Best:
         return [*capped, *self._variants.settled(schedule)]
 
     def _near(self) -> Best:
-        """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""
+        """Return the same search without the network; the robots' own queues judge that afterwards."""
         classes = tuple(
             replace(task, demands=tuple(replace(d, slo=d.slo.near) if d.for_actions else d for d in task.demands))
             for task in self._problem.classes
@@ -168,8 +169,8 @@ class Best:
         return Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
 
     def _beyond_curves(self, rate_control: bool | None) -> BestSchedule | None:
-        """Where no placement keeps every floor by the curves, but robots' own queues may: found with floors that curves let them
-        keep, and tuned for the higher ones. None: none of those keeps them."""
+        """Return a schedule that only robots' own queues, not the curves, let keep every floor: it is found with floors that the
+        curves permit, and tuned for the higher ones. None: none of those keeps them."""
         floored = any(task.floor_hz > LEAST_HZ for task in self._problem.classes)
         if not floored or not self._budget.work or self._large:
             return None
@@ -209,8 +210,8 @@ class Best:
         return [*capped, *(option for option in settled if option.capped or not rate_control)]
 
     def _chosen(self, options: Iterable[BestSchedule]) -> BestSchedule | None:
-        """Of those that keep every SLO the best, of equals the first. Robots' queues are looked at where that might decide: where
-        there is a network the curves know nothing of it, and some of what they rank first has to be tuned."""
+        """Return the best of the options that keep every SLO; the first of equal ones. Robots' queues are simulated where they
+        might decide: the curves contain no network, and some of the schedules that they rank first have to be tuned."""
         best_first = sorted(options, key=lambda option: -option.worth)
         if not self._budget.work:
             first = next((option for option in best_first if option.capped), None)
@@ -235,7 +236,7 @@ class Best:
         return known
 
     def _calmest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
-        """Of those that predictions do not tell from the best, the one with which least is lost."""
+        """Return the schedule that loses least by the change, of those that predictions cannot distinguish from the best."""
         least = (1 - MIN_GAIN) * chosen.objective
         calmer = [option for option in options if option.unrest < chosen.unrest and self._reach(option) >= least]
         for option in sorted(calmer, key=lambda option: (option.unrest, -option.objective)):
@@ -245,7 +246,7 @@ class Best:
         return chosen
 
     def _climbed(self, chosen: BestSchedule) -> BestSchedule:
-        """With more for single classes, where their robots' queues let them and that is worth it."""
+        """Return the schedule with higher rates of single classes, where their robots' queues permit them and that pays."""
         if not chosen.capped or not self._budget.work or self._large:
             return chosen
         queues = OwnQueues(chosen.problem, self._curves, operated(chosen, self._curves, self._curves), chosen.rates)
@@ -255,7 +256,7 @@ class Best:
         return higher if higher and self._compare.gains(higher, chosen) else chosen
 
     def _kept(self, option: BestSchedule, *, tuning: bool) -> BestSchedule | None:
-        """As it is, or (if `tuning`) with such caps that robots keep every SLO by their own queues."""
+        """Return the option, unchanged or (if `tuning`) with other caps, if its robots' own queues keep every SLO; else None."""
         operation = operated(option, self._curves, self._curves)
         if not option.capped:
             self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
@@ -274,8 +275,8 @@ class Best:
         return worthiest((kept, found))
 
     def _surest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
-        """Slower where robots that are watched for longer miss an SLO; or one that is better than that. As it was chosen where none
-        keeps them then."""
+        """Return the schedule, slower where robots that are watched for longer miss an SLO, or a better one than that; unchanged
+        where no schedule keeps the SLOs then."""
         if not self._budget.work:
             return chosen
         best = self._assured(chosen)
@@ -290,7 +291,7 @@ class Best:
         return best or chosen
 
     def _assured(self, option: BestSchedule) -> BestSchedule | None:
-        """As it is, or with such caps that robots keep every SLO also where they are watched for longer."""
+        """Return the option, unchanged or with caps by which robots that are watched for longer keep every SLO."""
         operation = operated(option, self._curves, self._curves)
         queues = OwnQueues(option.problem, self._curves, operation, operation.rates or option.rates)
         found = queues.assured()
@@ -300,7 +301,7 @@ class Best:
         return replace(option, tuned=found, hosts=found.hosts, rates=found.rates) if found and found.rates else None
 
     def _reach(self, option: BestSchedule) -> float:
-        """The objective that it may have at the most, if its robots' own queues keep every SLO wherever servers can do so much."""
+        """Return the highest objective that the option may have, if own queues keep every SLO up to the servers' capacities."""
         if not self._raises or not option.capped:
             return option.objective
         key = option.hosts, option.rates
@@ -316,15 +317,15 @@ class Best:
         return self._reach(BestSchedule(found.parts.problem, found.parts.hosts, found.rates))
 
     def _tuned(self, option: BestSchedule, queues: OwnQueues, known: Mapping[int, float] = NOTHING) -> BestSchedule | None:
-        """With such caps that robots keep every SLO by their own queues; None: none are known."""
+        """Return the option with caps by which robots keep every SLO in their own queues; None: none are known."""
         tuned = queues.tuned(known)
         found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
         self._asked[option.hosts, option.rates] = queues, found
         return found
 
     def _relieved(self) -> BestSchedule | None:
-        """The search's best with more servers for robots whose queues miss an SLO at any rate, which the curves do not see; of a
-        large factory put together anew with what the queues say, as long as they cost more than a little."""
+        """Return the search's best with more servers for robots whose queues miss an SLO at any rate, which the curves do not show;
+        a large factory is packed again by the results of the queues, as long as they cost more than a little."""
         found, best = self._found, None
         for _ in range((ANEW if self._large else RELIEFS) if self._budget.work else 0):
             if found is None or found.rates is None:
@@ -338,12 +339,12 @@ class Best:
         return best
 
     def _with_more(self, found: Candidate, short: tuple[int, ...]) -> Candidate | None:
-        """Servers for those that are short."""
+        """Return the candidate with more servers for those in `short`."""
         more = self._search.relieved(found, short)
         return self._at_their_own_rates(more.placement) if more and self._large else more
 
     def _costly(self, tuned: BestSchedule) -> bool:
-        """What the queues take of what the curves promise, or that it is beyond these, where the bound is a loose one."""
+        """Return whether the queues cost much of the curves' objective, or it is beyond them, where the bound is loose."""
         far = self._found is not None and tuned.worth < (1 - COSTLY) * self._found.score
         return far or not self._within_curves(tuned)
 
@@ -355,7 +356,7 @@ class Best:
         return queues, found
 
     def _repacked(self, found: Candidate, queues: OwnQueues) -> Candidate | None:
-        """With its servers of actions put together anew, each as good as its robots' queue lets it be."""
+        """Return the candidate with its servers of actions packed again, each valued by its robots' queue."""
         assert found.rates is not None
         hosts = hosts_of(found.placement, self._problem)
         for i, (host, config) in enumerate(zip(hosts, (looked_at.config for looked_at in queues.hosts), strict=True)):
@@ -371,7 +372,7 @@ class Best:
         return self._at_their_own_rates(placement) if placement != found.placement else None
 
     def _packed(self, found: Candidate) -> Candidate:
-        """With its servers of actions put together anew, as long as that is better."""
+        """Return the candidate with its servers of actions packed again, as long as that is better."""
         best = self._at_their_own_rates(found.placement)
         for _ in range(PACKINGS):
             if best.rates is None or best.score >= self._enough:
@@ -385,7 +386,7 @@ class Best:
         return best if best.rates is not None else found
 
     def _at_their_own_rates(self, placement: Placement) -> Candidate:
-        """A placement of a large factory, in which the search knows one rate for each class, with rates of all parts."""
+        """Return a placement of a large factory, for which the search knows one rate per class, with rates of all parts."""
         hosts = hosts_of(placement, self._problem)
         parts = parted(self._problem, hosts)
         search = RateSearch(parts.problem, self._curves, parts.hosts)
@@ -394,13 +395,13 @@ class Best:
         return rated(placement, parts, search, rates, lost_hz)
 
     def _raised_for_little(self, option: BestSchedule, known: BestSchedule) -> bool:
-        """Alone of the two it has caps beyond the curves, where those say how far robots may go, and is not worth it."""
+        """Return whether only this option has caps beyond the curves, where the curves count, and does not pay."""
         if not self._raises or option.tuned is None or self._compare.gains(option, known):
             return False
         return not self._within_curves(option) and (known.tuned is None or self._within_curves(known))
 
     def _within_curves(self, option: BestSchedule) -> bool:
-        """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""
+        """Return whether caps may keep the schedule within the curves: these cost nothing, and SLOs do not depend on queueing."""
         return RateSearch(option.problem, self._curves, option.hosts).feasible(option.rates)
 
     def _searched(self, seeds: list[Placement], share: float) -> Candidate | None:
@@ -408,12 +409,12 @@ class Best:
         return found if found and found.rates is not None else None
 
     def _worth(self, found: Candidate | None) -> float:
-        """Of the best that is known; 0: nothing is."""
+        """Return the worth of the best known schedule; 0: there is none."""
         known = [rival.worth for rival in self._rivals]
         return max([*known, *([found.score] if found else [])], default=0.0)
 
     def _rosa(self, worth: float) -> RosaSchedule | None:
-        """ROSA's schedule, as far as it may be better than what is known."""
+        """Return ROSA's schedule, as far as it may be better than the known ones."""
         if len(self._problem.servers) > FEW_SERVERS or (worth and not self._budget.work):
             return None
         rosa = Rosa(self._problem, self._curves, self._budget, share=ROSA_SHARE, worth=worth).solve()

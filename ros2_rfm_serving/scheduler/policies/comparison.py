@@ -1,8 +1,7 @@
-"""Which of two schedules is better: one that keeps every floor; then by the curves, or, of asynchronous robots, by what these do in
-their own queues.
+"""Comparison of two schedules: one that keeps every floor is better; then the curves decide, or asynchronous robots' own queues.
 
-These ask anew the moment they are answered where answers take longer than their actions, and stand where they outlast a chunk: what
-curves rank first may get a sixth less done than what they rank third.
+Asynchronous robots ask again immediately where answers take longer than their actions, and stand where answers outlast a chunk: the
+schedule that the curves rank first may achieve a sixth less than the one that they rank third.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import expected, floors_in_doubt, keeps_every_floor
 
 NEARLY, LOOKS = 0.85, 4
-"""Of the worth of the best, or of what its robots do, where that is less: schedules of asynchronous robots that may get more done
-in the robots' own queues, which are looked at; and how many."""
+"""Share of the best worth, or of its robots' rates if those are lower, from which schedules of asynchronous robots are simulated,
+because they may achieve more in the robots' own queues; and how many."""
 MOST_LOOKS = 12
-"""At schedules, as long as none of them keeps every floor."""
+"""Most schedules that are simulated while none of them keeps every floor."""
 CLEARLY = 0.01
-"""How much more done makes up for being worth less by the curves."""
+"""Relative gain in achieved rates that compensates for less worth by the curves."""
 BEYOND = 1e-3
-"""Relative gain from which caps beyond the curves are worth it: SLOs then hang on how robots queue, and the bound is looser. It is
-what predictions do not tell apart: with more, a looser SLO or a GPU more could make a plan worth less by that much."""
+"""Relative gain from which caps beyond the curves pay: SLOs then depend on how robots queue, and the bound is looser. Predictions
+do not resolve less than this; with more, a looser SLO or a GPU more could make a plan worth less by that much."""
 
 
 class Comparison:
-    """Of the schedules of one factory."""
+    """Comparison of the schedules of one factory."""
 
     def __init__(self, curves: Curves, *, far: bool, by_queues: bool) -> None:
-        """far: networks are declared, of which the curves know nothing. by_queues: there are asynchronous robots to ask about."""
+        """far: networks are declared, which the curves do not contain. by_queues: there are asynchronous robots to simulate."""
         self._curves, self._far, self.by_queues = curves, far, by_queues
 
     def suffices(self, known: BestSchedule, other: BestSchedule, looks: int) -> bool:
-        """Nothing is better that comes from there on, after so many looks."""
+        """Return whether no schedule from `other` on is better than `known`, after this number of simulations."""
         if not self.keeps_floors(known):
             return looks >= MOST_LOOKS
         if self.by_queues and looks < LOOKS:
@@ -39,7 +38,7 @@ class Comparison:
         return not self._far and known.worth >= other.worth
 
     def better(self, *schedules: BestSchedule | None) -> BestSchedule | None:
-        """Of equals the first."""
+        """Return the best schedule; the first of equal ones."""
         best: BestSchedule | None = None
         for one in schedules:
             if best is None or (one is not None and self._is_better(one, best)):
@@ -47,20 +46,20 @@ class Comparison:
         return best
 
     def keeps_floors(self, schedule: BestSchedule) -> bool:
-        """By what its robots are expected to do."""
+        """Return whether its robots are expected to keep their floors."""
         if not floors_in_doubt(schedule.problem, schedule.rates):
             return True
         return keeps_every_floor(schedule.problem, self._curves, operated(schedule, self._curves, self._curves))
 
     def does_less(self, one: BestSchedule, other: BestSchedule, share: float) -> bool:
-        """Clearly, of asynchronous robots; or less than a floor."""
+        """Return whether one schedule achieves clearly less with asynchronous robots, or misses a floor that the other keeps."""
         if self.keeps_floors(other) and not self.keeps_floors(one):
             return True
         return self.by_queues and self._does_hz(one) < (1.0 - share) * self._does_hz(other)
 
     def gains(self, raised: BestSchedule, kept: BestSchedule) -> bool:
-        """Whether caps beyond the curves are worth it; and robots do more, of whom those that pace themselves might do less. A
-        floor that only one of the two keeps decides."""
+        """Return whether caps beyond the curves pay, and robots achieve more, since robots that pace themselves might achieve less.
+        A floor that only one of the two keeps decides."""
         if (keeps := self.keeps_floors(raised)) is not self.keeps_floors(kept):
             return keeps
         return raised.worth > (1.0 + BEYOND) * kept.worth and self._does_hz(raised) > self._does_hz(kept)

@@ -1,4 +1,4 @@
-"""Placements as groups of equal servers: what the search of `best` moves about."""
+"""Placements as groups of equal servers, which the search of `best` modifies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TYPICAL = 0.7
 
 @dataclass(frozen=True)
 class Group:
-    """Servers set up alike that share robots evenly."""
+    """Group of equal servers that share robots evenly."""
 
     config: Config
     num_servers: int
     robots: tuple[tuple[int, int], ...]
-    """(demand index, number of robots), by index; no zeros"""
+    """(demand index, number of robots), by index; no zeros."""
 
     def count(self, demand: int) -> int:
         return dict(self.robots).get(demand, 0)
@@ -37,23 +37,23 @@ Placement = tuple[Group, ...]
 
 
 def tidy(groups: Iterable[Group]) -> Placement:
-    """Without empty groups, in a fixed order, so that equal placements compare equal."""
+    """Return the groups without empty ones, in a fixed order, so that equal placements compare equal."""
     kept = [g for g in groups if g.num_servers > 0 and g.robots]
     return tuple(sorted(kept, key=lambda g: (g.config.place, g.num_servers, g.robots)))
 
 
 def hosts_of(placement: Iterable[Group], problem: Problem) -> list[Host]:
-    """The servers of all groups, robots spread as evenly as whole robots can be."""
+    """Return the servers of all groups, with robots spread as evenly as whole robots can be."""
     return [host for group in placement for host in _spread(group, problem)]
 
 
 def groups_of(hosts: Iterable[Host]) -> Placement:
-    """Equal hosts as groups."""
+    """Return equal hosts as groups."""
     return tidy(Group(host.config, count, tuple((d, n * count) for d, n in host.robots)) for host, count in Counter(hosts).items())
 
 
 def typical_hz(problem: Problem, demand: int) -> float:
-    """Requests/s of one robot, as a weight to compare loads by."""
+    """Return the requests/s of one robot, as a weight for the comparison of loads."""
     d = problem.demands[demand]
     return d.rate_hz(TYPICAL * problem.classes[d.task].max_rate_hz)
 

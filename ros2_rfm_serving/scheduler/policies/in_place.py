@@ -1,4 +1,4 @@
-"""The placement in force as a starting point: everybody where they are, newcomers on servers that are there."""
+"""The active placement as a starting point: robots stay on their servers, and new robots go to existing ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 
 @dataclass(frozen=True)
 class InPlace:
-    """Servers, with the demands of the problem, and which of them robots have together."""
+    """Servers, with the demands of the problem, and the seats of their robots."""
 
     problem: Problem
     names: tuple[str, ...]
     hosts: tuple[Host, ...]
     robots: tuple[tuple[Seats, ...], ...]
-    """Of each class."""
+    """Seats of the robots of each class."""
 
     def parts_of(self, large: bool) -> Iterator[Parted]:
-        """Parts of the classes, and (unless `large`) what is left of them where servers differ by the parts that they serve."""
+        """Yield the parts of the classes, and (unless `large`) the finer ones where servers differ by the parts that they serve."""
         parts = seated(self.problem, self.hosts, self.robots)
         yield parts
         finer = parts if large else seated(self.problem, self.hosts, self.robots, parts.hosts)
@@ -33,7 +33,7 @@ class InPlace:
 
 
 def in_place(problem: Problem, curves: Curves) -> InPlace | None:
-    """None: nothing is in force, or there are robots that nothing of it could serve."""
+    """Return the active placement; None: there is none, or it cannot serve some robots."""
     return _InPlace(problem, curves).found()
 
 
@@ -63,7 +63,7 @@ class _InPlace:
         return InPlace(self._problem, tuple(used), hosts, seats)
 
     def _stay(self, task: TaskClass, robots: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
-        """Of as many robots as there are now, the server of each demand; empty: it lost that one."""
+        """Return the server of each demand for as many robots as there are now; empty: the robot lost that server."""
         found = []
         for servers in list(robots.values())[: task.num_robots]:
             mine = [self._known(demand, servers.get(demand.component, "")) for demand in task.demands]
@@ -73,7 +73,7 @@ class _InPlace:
         return found
 
     def _come(self, task: TaskClass, kept: Sequence[Sequence[str]]) -> list[list[str]]:
-        """With those that came, and those that lost a server; empty: nothing hosts what they need."""
+        """Return the servers, with new robots and those that lost a server; empty: no server hosts what they need."""
         everybody = [*kept, *([""] * len(task.demands) for _ in range(task.num_robots - len(kept)))]
         found = []
         for servers in everybody:
@@ -94,7 +94,7 @@ class _InPlace:
             self._load_hz[server] += typical_hz(self._problem, demand.index) / self._curves.max_rate_hz(self._configs[server])
 
     def _emptiest(self, demand: Demand) -> str:
-        """Of those with such robots, or else of those with the model."""
+        """Return the emptiest server with such robots, or else the emptiest one with the model."""
         alike = [server for server, config in self._configs.items() if config.model == demand.model]
         beside = [server for server in alike if self._robots[server][demand.index]] or alike
         return min(beside, key=lambda server: self._load_hz[server], default="")

@@ -1,4 +1,4 @@
-"""Where `best` begins its search: the bound's mix of servers, as whole servers with whole robots."""
+"""Starting points of the search of `best`: the bound's mix of servers, as whole servers with whole robots."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 
 FEW_SERVERS = 16
-"""Up to so many there is time for more than one mix, and for ROSA's schedule: its search takes longer than ours."""
+"""Most servers for which there is time for more than one mix, and for ROSA's schedule, whose search takes longer than ours."""
 THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False))
-"""Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with whole robots of
-obligations or not. A large factory is content with the first mix that there is."""
+"""Requests of one robot that are left free on every server of a mix, because whole robots do not divide evenly; and whether
+obligations have whole robots. A large factory uses the first mix that exists."""
 
 
 def mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
     thorough = len(problem.servers) <= FEW_SERVERS and budget.work > 0
-    obliged = any(demand.fixed_hz for demand in problem.demands)  # else both thorough programs are the same
+    obliged = any(demand.fixed_hz for demand in problem.demands)  # otherwise both thorough programs are the same
     for slack, robots in (THOROUGH_MIXES if obliged else THOROUGH_MIXES[-1:]) if thorough else MIXES:
         placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, robots=robots, thorough=thorough))
         yield placed
@@ -30,7 +30,7 @@ def mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Ite
 
 
 def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:
-    """A mix of whole servers with whole robots."""
+    """Return a mix of whole servers with whole robots."""
     robots: list[dict[int, int]] = [{} for _ in mix]
     for demand in problem.demands:
         weights = [share.served_hz.get(demand.index, 0.0) for share in mix]
@@ -43,7 +43,7 @@ def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:
 
 
 def _dominant(bound: Bound) -> dict[Config, float]:
-    """All servers of a model and GPU type in the configuration that has most of them."""
+    """Return all servers of a model and GPU type in the configuration that has most of them."""
     by_type: dict[tuple[str, str], dict[Config, float]] = defaultdict(lambda: defaultdict(float))
     for share in bound.mix:
         by_type[share.column.config.model, share.column.config.gpu_type][share.column.config] += share.servers
@@ -53,7 +53,7 @@ def _dominant(bound: Bound) -> dict[Config, float]:
 
 
 def _rounded(problem: Problem, curves: Curves, shares: dict[Config, float]) -> Placement:
-    """Whole servers by the largest remainder within each GPU type, robots by what the servers carry."""
+    """Return whole servers by the largest remainder within each GPU type, with robots by the capacity of the servers."""
     counts = _whole_servers(problem, shares)
     robots: dict[Config, dict[int, int]] = defaultdict(dict)
     for demand in problem.demands:
@@ -74,7 +74,7 @@ def _carries(curves: Curves, config: Config, demand: int, problem: Problem) -> b
 
 def _whole_servers(problem: Problem, shares: dict[Config, float]) -> dict[Config, int]:
     counts = {config: int(share + 1e-6) for config, share in shares.items()}
-    for model in problem.models:  # every model somewhere
+    for model in problem.models:  # each model has a server
         mine = [c for c in shares if c.model == model]
         if mine and not any(counts[c] for c in mine):
             counts[max(mine, key=lambda c: shares[c])] = 1
@@ -98,7 +98,7 @@ def _apportioned(total: int, weights: list[float]) -> list[int]:
 
 
 def _all_used(problem: Problem, placement: Placement) -> Placement:
-    """Unused servers go where the load per server is highest, relative to what the configuration carries."""
+    """Return the placement with unused servers added where the load per server is highest, relative to its capacity."""
     groups = list(placement)
     for gpu_type, available in problem.gpus.items():
         mine = [i for i, g in enumerate(groups) if g.config.gpu_type == gpu_type]

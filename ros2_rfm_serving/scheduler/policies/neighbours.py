@@ -1,8 +1,8 @@
-"""Servers a step away from those of a placement, and what each is worth by itself.
+"""Servers that differ by one step from those of a placement, and the worth of each by itself.
 
-Where no robot asks two servers for an action, what a server is worth does not depend on the others: it can be valued without a
-placement around it, and all servers of a better placement need not have been seen together. Small moves change two servers at a
-time; these fill the pool that placements are put together from (`recombination.py`).
+Where no robot uses two servers for an action, the worth of a server does not depend on the others: it can be valued without a
+placement around it, and the servers of a better placement need not have occurred together. Small moves change two servers at a
+time; these fill the pool from which placements are combined (`recombination.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 
 
 def independent(problem: Problem) -> bool:
-    """No robot waits for more than one server."""
+    """Return whether no robot waits for more than one server."""
     return all(len(task.coupled) <= 1 for task in problem.classes)
 
 
 def neighbours(problem: Problem, curves: Curves, hosts: Sequence[Host]) -> Iterator[Host]:
-    """One robot more, less or another, in the same batches; the same robots, or those of two servers, on any server."""
+    """Yield servers with one robot more, less or another, in the same batches; and with the robots of one or two servers, anyhow
+    configured."""
     for host in dict.fromkeys(hosts):
         model = host.config.model
         mine = Counter(dict(host.robots))
@@ -45,7 +46,7 @@ def _hosts(configs: Sequence[Config], robots: Counter[int]) -> Iterator[Host]:
 
 
 def alone(problem: Problem, host: Host) -> tuple[Problem, Host]:
-    """Its robots as a factory of their own, and the host with the demands of that."""
+    """Return its robots as a factory of their own, and the host with the demands of that."""
     counts = dict(host.robots)
     classes: list[TaskClass] = []
     robots: list[int] = []

@@ -1,4 +1,4 @@
-"""Schedules that `best` chooses from: a placement with its rates, how it is operated, and which of them are alike."""
+"""Schedules that `best` chooses from: a placement with its rates, its operation, and the comparison for similarity."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, 
 from ros2_rfm_serving.scheduler.problem import Problem
 
 DIGITS = 6
-"""Of objectives that count as equal."""
+"""Digits to which objectives count as equal."""
 
 
 @dataclass(frozen=True)
 class BestSchedule:
     problem: Problem
-    """The factory's, or one of whose classes these are parts (see `parts`)."""
+    """Problem of the factory, or a finer one whose classes are parts (see `parts`)."""
     hosts: tuple[Host, ...]
     rates: Rates
     gpus: tuple[str, ...] = ()
-    """Name of the GPU under each host, where several share one; empty: one each."""
+    """Name of the GPU under each host, where several share one; empty: each has its own."""
     capped: bool = True
-    """False: robots send as soon as they can, and the rates are where they settle."""
+    """False: robots send as soon as they can, and the rates are those at which they settle."""
     complete: bool = True
-    """False: the work that was allowed is done, and there may be a better one."""
+    """False: the budget is used up, and there may be a better schedule."""
     tuned: Operation | None = None
-    """By the robots' own queues (see `own_queues`); None: by the curves."""
+    """Operation by the robots' own queues (see `own_queues`); None: by the curves."""
     lost_hz: float = 0.0
-    """Weighted actions/s that going over to it takes, until the next change is expected (see `stable`)."""
+    """Weighted actions/s that the change to it costs, until the next expected one (see `stable`)."""
     equal: bool = False
-    """By the curves it is worth what another one is, and more by its robots' queues, perhaps."""
+    """True when it is worth as much as another one by the curves, and may be worth more by its robots' queues."""
     names: tuple[str, ...] = ()
-    """Of the hosts, where everybody stays in place; empty: any will do."""
+    """Names of the hosts, where all robots stay in place; empty: any will do."""
 
     @property
     def objective(self) -> float:
@@ -47,7 +47,7 @@ class BestSchedule:
 
     @property
     def unrest(self) -> tuple[float, bool]:
-        """Of two schedules the one that has less of it moves fewer robots."""
+        """Return a sort key: of two schedules the one with less unrest moves fewer robots."""
         return self.lost_hz, not self.in_place
 
     @property
@@ -56,17 +56,17 @@ class BestSchedule:
 
 
 def serves(schedule: BestSchedule) -> bool:
-    """Every floor by its rates; one that was found with lower floors may not."""
+    """Return whether its rates reach every floor; one that was found with lower floors may not."""
     return all(hz >= task.floor_hz * (1 - TOLERANCE) for hz, task in zip(schedule.rates, schedule.problem.classes, strict=True))
 
 
 def worthiest(schedules: Iterable[BestSchedule | None]) -> BestSchedule | None:
-    """Of equals the first."""
+    """Return the schedule of the highest worth; the first of equal ones."""
     return max((one for one in schedules if one), key=lambda one: one.worth, default=None)
 
 
 def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
-    """Caps as high as every SLO allows; nobody who needs none has one."""
+    """Return the operation, with caps as high as every SLO permits; a class that needs no cap has none."""
     if found.tuned:
         return replace(found.tuned, complete=found.complete)
     operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, names=found.names, complete=found.complete)
@@ -82,7 +82,8 @@ def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
 
 
 def distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
-    """The first with caps of each set of servers: their rates are found anew; without caps, of those that settle alike."""
+    """Yield the first capped schedule of each set of servers, whose rates are found again; without caps, of those that settle
+    alike."""
     seen: set[Hashable] = set()
     for option in options:
         if (key := kind(option)) not in seen:
@@ -102,12 +103,12 @@ def kind(option: BestSchedule) -> Hashable:
 
 
 def lowered(problem: Problem, share: float) -> Problem:
-    """With this share of every floor."""
+    """Return the problem with this share of every floor."""
     return replace(problem, classes=tuple(replace(task, floor_hz=share * task.floor_hz) for task in problem.classes))
 
 
 def under(problem: Problem, schedule: BestSchedule) -> BestSchedule:
-    """With the SLOs and floors of this problem."""
+    """Return the schedule with the SLOs and floors of this problem."""
     slos = {(problem.classes[d.task].name, d.component): d.slo for d in problem.demands}
     floors = {task.name: task.floor_hz for task in problem.classes}
     classes = tuple(

@@ -1,10 +1,10 @@
-"""Servers of actions put together anew, all at once: what small moves of a large factory's search take too long for.
+"""Joint packing of all servers of actions, for large factories where the search's small moves take too long.
 
-With what robots wait for elsewhere (System 2) taken as it is, a server of System 1 with certain robots is worth the same, whatever
-the others are. So groups of one class on one server are valued by themselves, of every size and in every set-up, and an integer
-program puts together the most valuable servers with a place for every robot: set partitioning, as in `recombination.py`, but of
-servers that need not have been seen. Those that were there are candidates too, with all their classes. Servers of models that no
-action waits for alone stay as they are.
+With the waits for other components (System 2) fixed, a server of System 1 with certain robots is worth the same, whatever the
+others are. So groups of one class on one server are valued by themselves, of every size and in every configuration, and an integer
+program chooses the most valuable servers with a place for every robot: set partitioning, as in `recombination.py`, but of servers
+that need not have occurred before. The existing servers are candidates too, with all their classes. Servers of models that no
+action waits for alone stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 
 NODES = 100, 400
-"""Of the search tree, at the most; and once more, where nothing was found."""
+"""Largest numbers of nodes of the search tree; the second is for a repetition where no solution was found."""
 GAP = 1e-3
-"""At which the search for the best of them ends."""
+"""Gap at which the search for the best servers ends."""
 SPARE = 2
-"""Places for robots of each demand that may be left: whole servers that have just as many are hard to find."""
+"""Places for robots of each demand that may be left: whole servers with exactly as many places are hard to find."""
 NEAR = 0.05
-"""Of a server's worth: columns whose reduced cost is no worse take part in the integer program."""
+"""Largest relative loss, by reduced cost, of servers that take part in the integer program."""
 THINNED = 0.6
-"""Of the robots on a server whose queue keeps their SLO at no rate: so many are tried next."""
+"""Share of the robots on a server whose queue keeps their SLO at no rate, which is tried next."""
 SOME = 12
-"""Servers of each demand that take part anyhow."""
+"""Best servers of each demand that take part in any case."""
 IN_VAIN = 3
-"""Robots more on a server, each of which makes it worth less, after which no more are tried one by one."""
+"""Additional robots that each make a server worth less, after which no more are tried one by one."""
 FEW = 12
-"""Servers that may have all robots of a class that hardly acts."""
+"""Most servers that may have all robots of a class that hardly acts."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Servers, all of them, and what was done to find them, in units of `Budget`."""
+    """All servers, and the work of finding them, in units of `Budget`."""
 
     hosts: tuple[Host, ...]
     work: float
@@ -57,10 +57,11 @@ def packed(
     rates: Rates,
     limits: Mapping[Host, float] = MappingProxyType({}),
 ) -> Packed:
-    """The servers that there were, where none are better.
+    """Return the best servers; those of `hosts` where none are better.
 
-    hosts: with the demands of the problem; parts and rates: of the same. limits: loads up to which SLOs hold, of servers for which
-    that is not what the curves say; 0: at no rate."""
+    hosts: with the demands of the problem. parts, rates: of the same. limits: loads up to which SLOs hold, for servers where they
+    are not the curves'; 0: at no rate.
+    """
     return _Packing(problem, curves, hosts, parts, rates, limits).run()
 
 
@@ -77,7 +78,7 @@ class _Packing:
         self._demands = [d for d in problem.demands if d.model in acting]
         elsewhere_s = _elsewhere_s(problem, acting, curves, parts, rates)
         self._waiting = replace(problem, classes=tuple(_waiting(problem, acting, elsewhere_s)))
-        """Of models of actions alone; what robots wait for elsewhere is part of their cycle."""
+        """Problem with only the models of actions; waits for other components are part of the cycle."""
         self._limits = limits
         self._worth: dict[Host, float] = {}
         self._work = 0.0
@@ -90,14 +91,15 @@ class _Packing:
         return Packed(hosts, self._work)
 
     def _uniform(self) -> Iterator[Host]:
-        """Of one class each, with more and more robots as long as that pays."""
+        """Yield servers of one class each, with more and more robots as long as that pays."""
         for demand in self._demands:
             if demand.for_actions:
                 for config in self._curves.of(demand.model):
                     yield from self._growing(demand, config)
 
     def _growing(self, demand: Demand, config: Config) -> Iterator[Host]:
-        """As long as more robots are worth more; then all of them on few servers, where others' actions are worth more."""
+        """Yield servers as long as more robots are worth more; then those with all robots on few servers, if others are worth
+        more."""
         robots, best, vain = self._problem.robots_of(demand), 0.0, 0
         most = self._most(demand.index, config)
         for count in range(1, most + 1):
@@ -114,7 +116,7 @@ class _Packing:
                     yield Host(config, ((demand.index, each),))
 
     def _most(self, demand: int, config: Config) -> int:
-        """Robots of a demand on one server alone: clearly fewer than those whose queue keeps their SLO at no rate."""
+        """Return the most robots of a demand on one server alone: clearly fewer than miss their SLO at any rate."""
         crowds = [host.robots[0][1] for host, limit in self._limits.items() if not limit and _alone(host, demand, config)]
         return int(THINNED * min(crowds)) if crowds else self._problem.robots_of(self._problem.demands[demand])
 
@@ -122,7 +124,7 @@ class _Packing:
         return len(host.robots) == 1 and host.robots[0][1] > self._most(host.robots[0][0], host.config)
 
     def _value(self, host: Host) -> float:
-        """Weighted actions/s of those whose System 1 is there; 0: not even the floors are feasible."""
+        """Return the weighted actions/s of the robots with System 1 there; 0: not even the floors are feasible."""
         if host not in self._worth:
             problem, by_itself = alone(self._waiting, host)
             limits = {by_itself: self._limits[host]} if host in self._limits else {}
@@ -133,7 +135,7 @@ class _Packing:
         return self._worth[host]
 
     def _chosen(self) -> Counter[Host]:
-        """Empty: none are known that serve everybody."""
+        """Return the chosen servers; empty: none are known that serve all robots."""
         hosts = [host for host, worth in self._worth.items() if worth > 0]
         linear = _Program(self._problem, self._demands, self._free, programs.linear(), hosts)
         worth = linear.solved(self._worth)
@@ -150,8 +152,8 @@ class _Packing:
         return Counter()
 
     def _near(self, shares: Mapping[Host, float]) -> list[Host]:
-        """Servers that are nearly worth what their places are elsewhere, those that there are, and some of each demand: where all
-        that is left is of one size, whole ones seldom fit. shares: of that worth."""
+        """Return the servers that are nearly worth what their places are worth elsewhere, the existing ones, and some of each
+        demand: whole servers seldom fit if all of them have one size. shares: of that worth."""
         kept = {host for host, share in shares.items() if share * (1 + NEAR) >= 1.0 or host in self._now}
         for demand in self._demands:
             mine = [host for host in shares if any(index == demand.index for index, _ in host.robots)]
@@ -159,7 +161,7 @@ class _Packing:
         return [host for host in shares if host in kept]
 
     def _trimmed(self, chosen: Counter[Host]) -> Counter[Host]:
-        """Without places that nobody needs: from where most of a demand's robots are, one by one."""
+        """Return the servers without unused places, which are removed one by one where most of a demand's robots are."""
         hosts = [dict(host.robots) for host in chosen.elements()]
         configs = [host.config for host in chosen.elements()]
         for demand in self._demands:
@@ -171,7 +173,7 @@ class _Packing:
 
 
 class _Program:
-    """How many of each server, so that every robot has a place and nobody has more GPUs than there are."""
+    """Program for the number of each server, so that every robot has a place on the available GPUs."""
 
     def __init__(
         self,
@@ -194,7 +196,7 @@ class _Program:
                 self._served[demand].SetCoefficient(number, robots)
 
     def solved(self, worth: Mapping[Host, float]) -> dict[Host, float] | None:
-        """None: nothing was found."""
+        """Return the number of each server; None: no solution was found."""
         for host, number in zip(self._hosts, self.numbers, strict=True):
             self.solver.Objective().SetCoefficient(number, worth[host])
         self.solver.Objective().SetMaximization()
@@ -205,13 +207,13 @@ class _Program:
         return {host: number.solution_value() for host, number in zip(self._hosts, self.numbers, strict=True)}
 
     def price(self, host: Host) -> float:
-        """What its GPU and its robots are worth elsewhere, by a linear program that was solved."""
+        """Return what its GPU and its robots are worth elsewhere, by a solved linear program."""
         robots = sum(count * float(self._served[demand].dual_value()) for demand, count in host.robots)
         return float(self._gpus[host.config.gpu_type].dual_value()) + robots
 
 
 def _alone(host: Host, demand: int, config: Config) -> bool:
-    """Robots of that demand alone, in that set-up."""
+    """Return whether a host has only robots of this demand, in this configuration."""
     return host.config == config and len(host.robots) == 1 and host.robots[0][0] == demand
 
 
@@ -222,7 +224,7 @@ def _waiting(problem: Problem, acting: Collection[str], elsewhere_s: Sequence[fl
 
 
 def _elsewhere_s(problem: Problem, acting: Collection[str], curves: Curves, parts: Parted, rates: Rates) -> list[float]:
-    """What robots of each class wait per action for servers of other models, on average."""
+    """Return the average wait per action of each class for servers of other models."""
     waits = [0.0] * len(problem.classes)
     demands = parts.problem.demands
     for host in parts.hosts:

@@ -1,10 +1,10 @@
-"""The best placement that can be put together from servers of placements that were looked at before.
+"""Best placement that can be combined from servers of placements that were evaluated before.
 
-What a server with these robots is worth hardly depends on the others, so long as its robots wait mostly for it. Then choosing
-servers such that every robot is served once, on no more GPUs than there are, is an integer program with a column for every server
-that was ever tried: set partitioning, as vehicles are routed from a pool of known tours. Small moves change two servers at a time
-and each must pay at once; this changes all of them. Where System 2 ties servers together their worth is an estimate, and the
-placement has to be looked at like any other.
+The worth of a server with certain robots hardly depends on the others, as long as its robots mostly wait for it. Then the choice of
+servers such that every robot is served once, on the available GPUs, is an integer program with a column for every server that was
+ever tried: set partitioning, as vehicles are routed from a pool of known tours. Small moves change two servers at a time and each
+must pay at once; this changes all of them. Where System 2 couples servers their worth is an estimate, and the placement has to be
+evaluated like any other.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.types import SYSTEM1
 
 NODES = 20
-"""Of the search tree, at the most."""
+"""Largest number of nodes of the search tree."""
 AROUND_SHARE = 0.5
-"""Of the budget: what looking around may take in all."""
+"""Share of the budget that all valuations of neighbours may take."""
 
 
 class Recombination:
-    """Servers that were seen, with the most that each was worth."""
+    """Pool of servers, each with its highest known worth."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
         self._problem, self._budget = problem, budget
         self._worth: dict[Host, float] = {}
-        """Of the robots whose System 1 is there (`Problem.separable`)."""
+        """Worth of the robots whose System 1 is there (`Problem.separable`)."""
         self._useless: set[Host] = set()
-        """On which not even the floors are feasible."""
+        """Servers on which not even the floors are feasible."""
         self._news, self._around = False, AROUND_SHARE * budget.work
 
     def add(self, hosts: Iterable[Host], parts: Parted, rates: Rates) -> None:
-        """A placement with its rates; `hosts` with the demands of the problem, those of `parts` with its own."""
+        """Add the servers of a placement with its rates; `hosts` have the demands of the problem, and `parts` its own."""
         for host, parted in zip(hosts, parts.hosts, strict=True):
             self._found(host, _worth(parts.problem, parted, rates))
 
     def look_around(self, hosts: Sequence[Host], curves: Curves) -> None:
-        """Also servers a step away from these, each valued by itself."""
+        """Add servers a step away from these, each valued by itself."""
         for host in neighbours(self._problem, curves, hosts):
             if self._around <= 0:
                 break
@@ -66,7 +66,7 @@ class Recombination:
             self._worth[host], self._news = worth, True
 
     def best(self, least: float) -> Placement:
-        """Empty: none that would be worth more than `least`, or nothing is new since it was asked last."""
+        """Return the best combination; empty: none is worth more than `least`, or the pool has not changed since the last call."""
         if not self._news:
             return ()
         self._news = False

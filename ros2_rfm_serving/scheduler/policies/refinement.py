@@ -1,8 +1,8 @@
-"""A plan's neighbours, judged as the plan itself was: by robots' own queues.
+"""Local refinement of a plan: its neighbours are judged like the plan itself, by robots' own queues.
 
 The search ranks placements by the profile's curves, and robots' own queues judge the few that it ranks first. Where the queues
-say something else than the curves, a placement that is a single move away may be worth more than the one that was chosen. This
-last step moves on from the chosen plan for as long as such a move is worth more.
+differ from the curves, a placement a single move away may be worth more than the chosen one. This last step follows such moves from
+the chosen plan for as long as one is worth more.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
 GAIN = 5e-4
-"""Relative gain below which a move is not worth it: half of what a looser SLO or another GPU may cost."""
+"""Relative gain below which a move does not pay: half of what a looser SLO or another GPU may cost."""
 WORK, FEW, CROWDED = 12.0, 3.0, 2.0
 """Budgets of a solver that the climb may take where a server has no more than `FEW` robots. With more it may take less, by the
 third power of their number divided by `CROWDED`: queues of many robots take long to predict, and one robot decides little."""
 CLEARLY = 0.01
-"""Relative gain of a move after which the climb may take as much again: there is more to be found."""
+"""Relative gain of a move after which the climb may take as much again, because more can be expected."""
 SLOW = 0.98
-"""Share of its closed loop below which a class is held back by its servers."""
+"""Share of its closed loop below which a class is slowed by its servers."""
 JUDGED, LOADS = 12, 5
-"""Neighbours that are judged in vain before the climb ends; and loads for which the queue of a server is run to judge one."""
+"""Most neighbours that are judged in vain before the climb ends; and loads at which a server's queue is simulated to judge one."""
 
 
 class Refinement:
     """Hill climbing from a plan of `best`, by moves of `steps.py`, with robots' own queues as the judge."""
 
     def __init__(self, problem: Problem, curves: Curves, best: Best, budget: Budget) -> None:
-        """best: judges the neighbours, at the expense of `budget`."""
+        """Prepare the climb. best: judges the neighbours, at the expense of `budget`."""
         self._problem, self._curves, self._best, self._budget = problem, curves, best, budget
         self._steps = Steps(problem, curves)
         self._seen: set[Placement] = set()
@@ -50,11 +50,10 @@ class Refinement:
     def of(self, found: BestSchedule, *, sure: bool = True) -> BestSchedule | None:
         """Return the last plan of the climb: `found` itself where no neighbour is worth more.
 
-        sure: `found` keeps every SLO by its robots' queues. If it does not, any neighbour that does is better, and without one the
-        result is None.
+        sure: `found` keeps every SLO by its robots' queues. If not, any neighbour that does is better; without one, None.
 
-        Where no queue is known the search has judged the neighbours already, by the curves, and there is nothing to climb. Nor is
-        a climb begun whose budget is less than it takes to judge one neighbour.
+        Where no queue is known the search has judged the neighbours already, by the curves, and the climb is omitted. It is also
+        omitted if its budget is less than the judgement of one neighbour takes.
         """
         queued = [host for host in set(found.hosts) if self._curves.knows_queue(host.config)]
         if found.gpus or not queued or self._work < LOADS * QUEUE_WORK * len(queued):
@@ -93,7 +92,7 @@ class Refinement:
         return [move for *_, move in sorted(reached, key=lambda one: (-one[0], -one[1]))]
 
     def _limits(self, found: BestSchedule, hosts: Sequence[Host]) -> dict[Host, float]:
-        """Return the loads of the servers that seem to hold their robots back: these are slower than their closed loops allow."""
+        """Return the loads of the servers that seem to slow their robots: these are slower than their closed loops allow."""
         problem, rates = found.problem, found.rates
         loops_hz = RateSearch(problem, self._curves, found.hosts).closed_loops_hz(rates)
         slow = {c for c, (hz, loop_hz) in enumerate(zip(rates, loops_hz, strict=True)) if hz < SLOW * loop_hz}
@@ -121,7 +120,7 @@ def robots_per_server(problem: Problem) -> float:
 
 
 def has_few_robots(problem: Problem) -> bool:
-    """Return whether servers have so few robots that their queues are quick to predict, and who shares one decides much."""
+    """Return whether servers have so few robots that their queues are quick to predict, and sharing a server decides much."""
     return robots_per_server(problem) <= FEW
 
 

@@ -1,7 +1,7 @@
-"""The paper's scheduler, faithfully (ROSA §3.4.2 and §3.4.3). `best` goes further; this one is here to be compared with.
+"""Scheduler of the paper, unchanged (ROSA §3.4.2 and §3.4.3). `best` goes further; this one serves as a reference.
 
-Where the paper leaves a choice open: the tie-breaking cost of the packing is the mean latency that an action meets, then the number
-of servers; only the batch size with the lowest mean latency is kept for each (GPU type, number of robots); obligations of the same
+Where the paper leaves a choice open: the tie-breaking cost of the packing is the mean latency of an action, then the number of
+servers; only the batch size with the lowest mean latency is kept for each (GPU type, number of robots); obligations of the same
 component share servers across classes, as eq. 2 sums them over all robots.
 """
 
@@ -22,13 +22,13 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 RATE_TOLERANCE = 1e-3
-"""eps of the binary search, relative to f_max."""
+"""Tolerance eps of the binary search, relative to f_max."""
 FRONTIER_TOLERANCE = 2e-3
-"""Of the heterogeneous search: remaining possible gain, relative to the optimistic bound."""
+"""Remaining possible gain at which the heterogeneous search ends, relative to the optimistic bound."""
 SERVER_COST_S = 1e-4
-"""Tie-break: what one server more must save in mean latency."""
+"""Tie-break: mean latency that one more server must save."""
 PACKING_NODES = 1000
-"""Of the search tree of one packing, at the most."""
+"""Largest number of nodes of the search tree of one packing."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RosaSchedule:
 
 @dataclass(frozen=True)
 class _ServerConfig:
-    """p of ROSA eq. 3: one server for k robots of one demand."""
+    """Configuration p of ROSA eq. 3: one server for k robots of one demand."""
 
     config: Config
     demand: int
@@ -50,14 +50,14 @@ class _ServerConfig:
 
 class Rosa:
     def __init__(self, problem: Problem, curves: Curves, budget: Budget, *, share: float = 1.0, worth: float = 0.0) -> None:
-        """share: of the budget, when it ends. worth: the objective above which a schedule is worth finding: it ends as well when
-        nothing that it might still find is."""
+        """Prepare the search. share: of the budget, after which it ends. worth: objective above which a schedule is useful; the
+        search also ends when it can find none above."""
         self._problem, self._curves, self._work, self._share, self._worth = problem, curves, budget, share, worth
         self._known: dict[tuple[int, float], list[_ServerConfig]] = {}
-        """Of a demand at a rate: vectors of rates differ from the one before in one class."""
+        """Cached configurations of a demand at a rate: a vector of rates differs from the one before in one class."""
 
     def solve(self) -> RosaSchedule | None:
-        """None: the obligations or the floors cannot be served."""
+        """Return the schedule; None: the obligations or the floors cannot be served."""
         obligations = self._provision_obligations()
         if obligations is None:
             return None
@@ -167,7 +167,7 @@ class Rosa:
         return compact if compact is not None and self._keeps_up(compact, rates) else None
 
     def _enumerate_server_configurations(self, rates: Sequence[float], budget: dict[str, int]) -> list[_ServerConfig] | None:
-        """Every (GPU type, number of robots) that meets the SLO; None when a demand has none."""
+        """Return every (GPU type, number of robots) that meets the SLO; None: a demand has none."""
         found: list[_ServerConfig] = []
         for demand in self._problem.demands:
             if demand.goal_coupled:
@@ -195,14 +195,14 @@ class Rosa:
         return list(best.values())
 
     def _fewest_servers(self, configurations: Sequence[_ServerConfig]) -> int:
-        """With fewer no packing has a place for every robot: no program need be solved to know that."""
+        """Return the fewest servers with a place for every robot; with fewer available, no program has to be solved."""
         most: dict[int, int] = {}
         for p in configurations:
             most[p.demand] = max(most.get(p.demand, 0), p.robots)
         return sum(-(-self._problem.robots_of(self._problem.demands[d]) // robots) for d, robots in most.items())
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
-        """ROSA eq. 3: how many servers of each configuration cover all robots."""
+        """Solve ROSA eq. 3: how many servers of each configuration cover all robots."""
         demands = [d for d in self._problem.demands if d.goal_coupled]
         robots = tuple([(d.index, d.calls, self._problem.robots_of(d)) for d in demands])
         found, key = self._curves.packings_found, (tuple(configurations), tuple(budget.items()), robots, by_latency)
@@ -245,7 +245,7 @@ class Rosa:
         return tuple([round(y.solution_value()) for y in counts])
 
     def _compaction(self, hosts: list[Host], rates: Sequence[float], budget: dict[str, int]) -> list[Host] | None:
-        """Merges low-load servers into high-headroom ones while every SLO holds, until the budget suffices."""
+        """Merge low-load servers into high-headroom ones while every SLO holds, until the budget suffices."""
         hosts = sorted(hosts, key=lambda h: self._load_hz(h, rates))
         while any(sum(h.config.gpu_type == g for h in hosts) > n for g, n in budget.items()):
             merged = self._merge_one(hosts, rates)
@@ -283,7 +283,7 @@ class Rosa:
         return sum(count * demands[d].rate_hz(rates[demands[d].task]) for d, count in host.robots)
 
     def _keeps_up(self, hosts: list[Host], rates: Sequence[float]) -> bool:
-        """ROSA eq. 4, with the mean latency over each class's robots."""
+        """Check ROSA eq. 4, with the mean latency over each class's robots."""
         waits: dict[int, float] = defaultdict(float)
         for host in hosts:
             mean_s = self._curves.mean(host.config).at(self._load_hz(host, rates))

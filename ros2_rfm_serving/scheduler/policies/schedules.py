@@ -1,4 +1,4 @@
-"""Every policy's schedule: what it places, how its robots are capped, and what that is predicted to do."""
+"""Schedules of all policies: their placement, the caps of their robots, and their predicted performance."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
 
 @dataclass(frozen=True)
 class Judge:
-    """Of all schedules, whatever the curves that they were planned with."""
+    """Curves and bounds that judge all schedules, whatever curves they were planned with."""
 
     curves: Curves
     bounds: Bounds
 
 
 def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_control: bool | None, budget: Budget) -> Solution:
-    """planned: the curves that the policy believes. rate_control: None, as the policy has it (see `plan_factory`)."""
+    """Return a policy's schedule. planned: the curves that the policy uses. rate_control: as in `plan_factory`."""
     if policy in STATIC:
         return _static(policy, problem, planned, judge, capped=bool(rate_control))
     if policy == "rosa":
@@ -62,8 +62,8 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
 
 
 def _none_found(policy: str, problem: Problem, judge: Judge, budget: Budget) -> Solution:
-    """That there is none is claimed only where the bound of every kind of schedule proves it; else a budget that is used up may be
-    why."""
+    """Return the result without a schedule. Only if the bound of every kind of schedule proves it, the message says that there is
+    none; otherwise an exhausted budget may be the cause."""
     bound = judge.bounds.by_curves.objective
     if bound == -math.inf:
         bound = judge.bounds.of(Kind(shared_gpus=True, own_queues=True)).objective
@@ -75,7 +75,7 @@ def _none_found(policy: str, problem: Problem, judge: Judge, budget: Budget) -> 
 
 
 def _static(policy: str, problem: Problem, planned: Curves, judge: Judge, *, capped: bool) -> Solution:
-    """Rate control of a baseline is ROSA's (ROSA §4.3, Fig. 11 and 12): the highest rates by the curves that it plans with."""
+    """Return a baseline's schedule. Its rate control is ROSA's (ROSA §4.3, Fig. 11 and 12): the highest rates by its curves."""
     bound = judge.bounds.by_curves
     try:
         placement = STATIC[policy](problem, judge.curves)

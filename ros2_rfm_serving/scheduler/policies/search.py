@@ -1,4 +1,4 @@
-"""The search behind `best`: from good placements, by small moves, to better ones."""
+"""Search of `best`, which improves good placements by small moves."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.utility import MAX_MIN, PROPORTIONAL
 
 LARGE = 32
-"""Servers from which on a candidate's rates are looked for near those of the best one known, one for each class."""
+"""Servers from which on a candidate's rates are searched near those of the best known one, with one rate for each class."""
 REPAIRS, REPAIR_WORK = 40, 0.02
-"""Moves that may be spent on a starting point that is not feasible, and work on all of them, per server and whatever the budget."""
+"""Most moves for a starting point that is not feasible, and the work on all of them, per server and independent of the budget."""
 PLACEMENT_WORK = 1.5e-5
-"""Per server of a placement that is looked at, beside that of its rates."""
+"""Work of evaluating a placement, per server, in addition to that of its rates."""
 LEAST_SCORE = 1e-3
-"""Share of an objective that counts, whatever going over takes: what serves everybody is better than what does not."""
+"""Share of an objective that counts whatever the change costs, because serving all robots is better than not."""
 EQUAL = 1e-6
-"""Relative difference of scores that means nothing."""
+"""Relative difference of scores that is insignificant."""
 GIVERS, MOVED = 3, 12
-"""Groups of which one may have to give a server to robots that nothing else helps; where none can, moves of robots."""
+"""Groups of which one may have to give a server to robots without another remedy; and moves of robots where none can."""
 SUFFICIENT = 1e-4
-"""Relative gain below which a move is not worth another round."""
+"""Relative gain below which a move does not justify another round."""
 
 
 FAIR_SHARE, SHAKES = 0.3, 40
-"""Of the budget: when a search by another objective ends; and its restarts at the most."""
+"""Share of the budget at which a search by another objective ends, and its most restarts."""
 RECOMBINED = 25
-"""Small moves, after which the servers seen until then are put together anew."""
+"""Small moves after which the servers found so far are recombined."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Candidate:
     placement: Placement
     parts: Parted
     rates: Rates | None
-    """Of the parts; None: not even the floors are feasible."""
+    """Rates of the parts; None: not even the floors are feasible."""
     score: float
-    """The objective, without what going over to it takes; or how far from feasible (negative)."""
+    """The objective, less what the change to it costs; or the negative distance from feasible."""
     lost_hz: float = 0.0
-    """Of the objective, for going over (see `stable`)."""
+    """Part of the objective that the change costs (see `stable`)."""
 
 
 def rated(placement: Placement, parts: Parted, search: RateSearch, rates: Rates | None, lost_hz: float) -> Candidate:
-    """rates: those that `search` found."""
+    """Return a candidate with its score. rates: those that `search` found."""
     if rates is None:
         return Candidate(placement, parts, None, -search.distance(), lost_hz)
     objective = parts.problem.objective(rates)
@@ -64,7 +64,7 @@ def rated(placement: Placement, parts: Parted, search: RateSearch, rates: Rates 
 
 
 class Search:
-    """Hill climbing with restarts from shaken placements. Deterministic."""
+    """Deterministic hill climbing with restarts from shaken placements."""
 
     def __init__(self, problem: Problem, curves: Curves, budget: Budget, moves: Moves, seed: int = 0) -> None:
         self._problem, self._curves, self._budget, self._moves = problem, curves, budget, moves
@@ -72,7 +72,7 @@ class Search:
         self._random = random.Random(seed)
         self._share = 1.0
         self._repairs = REPAIR_WORK * len(problem.servers)
-        """Work that is left for them."""
+        """Work that is left for repairs."""
         self._known: dict[Placement, Candidate] = {}
         self._recombination = Recombination(problem, budget)
         self._independent = len(problem.servers) < LARGE and independent(problem)
@@ -97,7 +97,7 @@ class Search:
         return self._known[groups]
 
     def equals_of(self, best: Candidate) -> list[Candidate]:
-        """All placements seen, and those a move away as far as the budget goes, that are as good."""
+        """Return all evaluated placements, and those a move away as far as the budget allows, that are as good."""
         for move in (m for i in range(len(best.placement)) for m in self._step.of(best.placement, i)):
             if self._expired():
                 break
@@ -105,8 +105,8 @@ class Search:
         return [c for c in self._known.values() if c.rates is not None and c.score >= best.score * (1 - EQUAL)]
 
     def relieved(self, candidate: Candidate, short: Iterable[int]) -> Candidate | None:
-        """With one server more for each group of those hosts of its: an unused one, or of large groups that of whom it costs least;
-        where nobody has one, some of its robots go to others."""
+        """Return the placement with one more server for the group of each host in `short`: an unused one, or one of a large group
+        for which it costs least. Where there is none, some of its robots go to others."""
         owner = [group for group in candidate.placement for _ in range(group.num_servers)]
         takers = list(dict.fromkeys(owner[host] for host in short))
         for taker in takers:
@@ -133,8 +133,8 @@ class Search:
         return candidate if takers else None
 
     def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int, share: float = 1.0) -> Candidate | None:
-        """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when this share of the
-        budget is used up."""
+        """Return the best placement found from `seeds`. The search ends at the score `good_enough`, after `rounds` shakes, or when
+        this share of the budget is used up."""
         self._share = share
         found: list[Candidate] = []
         for placement in seeds:
@@ -158,7 +158,8 @@ class Search:
         return self._recombined(best, good_enough)
 
     def _recombined(self, best: Candidate, good_enough: float) -> Candidate:
-        """The last word, as long as it is a better one: of all servers seen, and where that tells, of those a step away."""
+        """Return the best combination of all servers found, and, where servers are independent, of those a step away, while it
+        improves."""
         while True:
             if self._independent and 0 < best.score < good_enough:
                 self._recombination.look_around(hosts_of(best.placement, self._problem), self._curves)
@@ -171,7 +172,7 @@ class Search:
         return best
 
     def _repaired(self, candidate: Candidate) -> Candidate:
-        """Rounding may leave a placement a little short of feasible: climbs until it is, with moves of servers and robots alone."""
+        """Climb until a placement that rounding has left slightly infeasible is feasible, only with moves of servers and robots."""
         for _ in range(REPAIRS):
             if candidate.rates is not None or not candidate.placement or self._repairs <= 0:
                 break
@@ -188,7 +189,7 @@ class Search:
         return candidate
 
     def _climb(self, candidate: Candidate, good_enough: float) -> Candidate:
-        """First improvement, the groups in random order, until no move of any group improves."""
+        """Climb by the first improvement, the groups in random order, until no move of any group improves."""
         improved = True
         while improved and candidate.score < good_enough:
             improved = False
@@ -226,7 +227,7 @@ class Search:
 
 
 def by_a_fair_sum(problem: Problem, curves: Curves, budget: Budget, moves: Moves, seeds: Iterable[Placement]) -> list[Placement]:
-    """Where the slowest class alone decides hardly any single move is better: a placement found by the proportional objective."""
+    """Return a placement found by the proportional objective, since single moves seldom help the slowest class."""
     if problem.aim != MAX_MIN or not budget.work:
         return []
     fair = Search(replace(problem, aim=PROPORTIONAL), curves, budget, moves)
@@ -235,7 +236,7 @@ def by_a_fair_sum(problem: Problem, curves: Curves, budget: Budget, moves: Moves
 
 
 def expected_of(curves: Curves, candidate: Candidate) -> float:
-    """The objective where robots that pace themselves do so: what decides between equals."""
+    """Return the objective with robots that pace themselves at their own pace; it decides between equal candidates."""
     problem, hosts, rates = candidate.parts.problem, candidate.parts.hosts, candidate.rates
     assert rates is not None
     paces = self_paced(problem, curves, hosts, rates, RateSearch(problem, curves, hosts).closed_loops_hz(rates))

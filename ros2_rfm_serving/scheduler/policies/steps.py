@@ -1,4 +1,4 @@
-"""Small moves from one placement to another: every one keeps all robots served and uses no more servers than there are."""
+"""Small moves from one placement to another: each keeps all robots served and uses no more servers than there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.scheduler.problem import Problem
 
 
 class Steps:
-    """Of group i of a placement."""
+    """Moves of group i of a placement."""
 
     def __init__(self, problem: Problem, curves: Curves) -> None:
         self._problem, self._curves = problem, curves
@@ -26,7 +26,7 @@ class Steps:
         yield from self._swapped_types(groups, i)
 
     def _other_configs(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Another batch size, or unused servers of another type."""
+        """Yield another batch size, or unused servers of another type."""
         free, group = self.free(groups), groups[i]
         for config in self._curves.of(group.config.model):
             same_type = config.gpu_type == group.config.gpu_type
@@ -34,7 +34,7 @@ class Steps:
                 yield replaced(groups, {i: replace(group, config=config)})
 
     def shifted_servers(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """One server more: an unused one, or one of another group."""
+        """Yield one more server: an unused one, or one of another group."""
         taker = groups[i]
         grown = taker.resized(taker.num_servers + 1)
         if self.free(groups).get(taker.config.gpu_type, 0):
@@ -52,7 +52,7 @@ class Steps:
                         yield replaced(groups, _moved(giver, taker, i, j, demand, moved))
 
     def _exchanged_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """All robots of one demand against all of another."""
+        """Yield the exchange of all robots of one demand against all of another."""
         one = groups[i]
         for j, other in self.others(groups, i):
             if one.config.model == other.config.model:
@@ -63,7 +63,7 @@ class Steps:
                             yield replaced(groups, _moved(changes[j], changes[i], j, i, theirs, taken))
 
     def _split(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Some demands, or an even share of all, on servers of their own: split off, unused, or of another group."""
+        """Yield splits of some demands, or an even share of all, on servers of their own, from any group or unused."""
         free, group = self.free(groups), groups[i]
         for part, rest in _parts(group):
             if group.num_servers > 1:
@@ -78,7 +78,7 @@ class Steps:
                         yield (*replaced(groups, {i: rest, j: giver.resized(giver.num_servers - 1)}), own)
 
     def _merged(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Two groups in one; also with one server less, which somebody else may need more."""
+        """Yield two groups in one; also with one server less, which another group may need more."""
         one = groups[i]
         for j, other in self.others(groups, i):
             if (one.config.model, one.config.gpu_type) == (other.config.model, other.config.gpu_type):
@@ -92,7 +92,7 @@ class Steps:
                         yield (*replaced(rest, {k: taker.resized(taker.num_servers + 1)}), smaller)
 
     def _swapped_types(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Two groups of as many servers trade GPU types, each with any batch size."""
+        """Yield exchanges of GPU types between two groups with equal numbers of servers, each with any batch size."""
         one = groups[i]
         for j, other in self.others(groups, i):
             if one.num_servers == other.num_servers and one.config.gpu_type != other.config.gpu_type:
@@ -121,7 +121,7 @@ def _moved(giver: Group, taker: Group, i: int, j: int, demand: int, count: int) 
 
 
 def _parts(group: Group) -> Iterator[tuple[Group, Group]]:
-    """(part, rest): each demand alone, half of it, and a server's share of everything."""
+    """Yield (part, rest): each demand alone, half of it, and a server's share of everything."""
     robots = dict(group.robots)
     for demand, count in group.robots:
         for taken in sorted({count, count // 2, 1} - {0}):

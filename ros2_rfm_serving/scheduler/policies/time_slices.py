@@ -1,7 +1,7 @@
 """Placements whose models share GPUs in time slices, for factories with fewer GPUs than models.
 
-Everything of a robot is on one GPU, or everything of a model is. Neither is the best that can be shared; what they do is predicted
-as any schedule's is.
+All models of a robot are on one GPU, or all robots of a model are. Neither is the best way to share; they are predicted like any
+schedule.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.seen import declared_type
 
 MOST = 24
-"""Ways to divide the models that are looked at."""
+"""Most ways to divide the models that are tried."""
 Robots = Mapping[int, int]
 """Demand -> robots."""
 
 
 def sliced(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
-    """That serve every robot; none where each model may have a GPU."""
+    """Yield placements that serve every robot; none where each model can have a GPU."""
     num_gpus = len(problem.servers)
     if num_gpus >= len(problem.models):
         return
@@ -39,7 +39,7 @@ def sliced(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
 
 
 def _fits(problem: Problem, placement: StaticPlacement) -> bool:
-    """Whether models that share a GPU have room on it together, as far as is known."""
+    """Return whether models that share a GPU fit into its memory together, as far as is known."""
     taken_gb: dict[str, float] = defaultdict(float)
     for host, gpu in zip(placement.hosts, placement.gpus, strict=True):
         taken_gb[gpu] += problem.memory_gb[host.config.model, host.config.gpu_type]
@@ -48,7 +48,7 @@ def _fits(problem: Problem, placement: StaticPlacement) -> bool:
 
 
 def _robots_together(problem: Problem) -> Iterator[list[Robots]]:
-    """Robots of a class on as few GPUs as may be, and every class on all of them."""
+    """Yield robots of a class on as few GPUs as possible, and every class on all of them."""
     num_gpus = len(problem.servers)
     classes = [c for c, task in enumerate(problem.classes) for _ in range(task.num_robots)]
     ends = [len(classes) * i // num_gpus for i in range(num_gpus + 1)]
@@ -61,7 +61,7 @@ def _models_together(problem: Problem, groups: Sequence[Sequence[str]]) -> list[
 
 
 def _divided(models: Sequence[str], parts: int) -> Iterator[list[list[str]]]:
-    """Into so many, none of them empty."""
+    """Yield the divisions into this number of parts, none of them empty."""
     if not parts or len(models) < parts:
         if not parts and not models:
             yield []
@@ -73,7 +73,8 @@ def _divided(models: Sequence[str], parts: int) -> Iterator[list[list[str]]]:
 
 
 def _placed(problem: Problem, curves: Curves, way: Sequence[Robots], *, roomy: bool) -> StaticPlacement | None:
-    """roomy: in the batches in which most can be asked within every SLO, not in the smallest. None: a model cannot be there."""
+    """Return the placement of one way; None: a model does not run there. roomy: with the batches of the highest load within
+    SLOs."""
     hosts: list[Host] = []
     gpus: list[str] = []
     for (gpu, gpu_type), robots in zip(problem.servers.items(), way, strict=True):

@@ -1,4 +1,4 @@
-"""Ways to run the servers of a placement that `best` compares: with caps, in parts of classes, and without any caps."""
+"""Variants of operating the servers of a placement that `best` compares: with caps, in parts of classes, and without caps."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ros2_rfm_serving.scheduler.problem import Problem
 
 
 class Variants:
-    """Of placements of one factory."""
+    """Variants of the placements of one factory."""
 
     def __init__(self, problem: Problem, curves: Curves, budget: Budget, moves: Moves) -> None:
         self._problem, self._curves, self._budget, self._moves = problem, curves, budget, moves
         self.uncapped: list[BestSchedule] = []
-        """Where all robots settle without caps: whether SLOs are kept there is not known yet."""
+        """Schedules without caps, whose robots settle freely: it is not known yet whether SLOs are kept."""
 
     def staying(self, there: InPlace, *, large: bool) -> Iterator[BestSchedule]:
-        """The placement in force, with caps; what is without them is noted as well."""
+        """Yield the active placement with caps, and note it without caps."""
         for parts in there.parts_of(large):
             schedule = BestSchedule(parts.problem, parts.hosts, (), names=there.names)
             self.uncapped += self._free(schedule) if self._budget.work else ()
@@ -38,7 +38,8 @@ class Variants:
                 yield replace(schedule, rates=rates)
 
     def as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
-        """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
+        """Yield another policy's schedule with our caps, with its own and without, so that the way to its rates gives it no
+        advantage."""
         named = names_on(self._problem, hosts, gpus) if gpus else []
         lost_hz = self._moves.lost_hz(self._problem, hosts, named)
         schedule = BestSchedule(self._problem, hosts, (), gpus, lost_hz=lost_hz)
@@ -59,8 +60,8 @@ class Variants:
         return self._free(schedule)
 
     def _without_caps(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
-        """With the classes as they are, as another policy would have it, and where each robot goes at its own pace. Not where any
-        schedule will do."""
+        """Yield the schedule without caps, with the classes unchanged, as in another policy, and with each robot at its own pace.
+        Without a budget any schedule suffices, and none is yielded."""
         if not self._budget.work:
             return
         yield from self._free(schedule)
@@ -72,13 +73,13 @@ class Variants:
     def _free(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
         problem = schedule.problem
         if not RateSearch(problem, self._curves, schedule.hosts).carries([task.max_rate_hz for task in problem.classes]):
-            return  # nothing but caps keeps them from sending more than links take
+            return  # only caps would keep the robots within the links
         rates = equilibrium(problem, self._curves, schedule.hosts, None).rates
         if all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True)):
             yield replace(schedule, rates=rates, capped=False)
 
     def _settled(self, schedule: BestSchedule, caps: Rates) -> Iterator[BestSchedule]:
-        """Where the robots settle under these caps, if every SLO and floor is kept there."""
+        """Yield the schedule with the rates at which robots settle under these caps, if every SLO and floor is kept."""
         problem = schedule.problem
         rates = equilibrium(problem, self._curves, schedule.hosts, caps).rates
         floors = all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True))
@@ -86,7 +87,7 @@ class Variants:
             yield replace(schedule, rates=rates)
 
     def parted(self, schedule: BestSchedule) -> BestSchedule:
-        """From there on, with rates for every part of a class."""
+        """Return the schedule with improved rates, one for every part of a class."""
         parts = parted(schedule.problem, schedule.hosts)
         search = RateSearch(parts.problem, self._curves, parts.hosts)
         rates = search.improved(parts.rates(schedule.rates))

@@ -1,1 +1,1 @@
-"""What a placement will give: latency curves, convoys, goodput."""
+"""Prediction of a placement's performance: latency curves, convoys, goodput."""

@@ -1,7 +1,7 @@
-"""Robots of a queue: who they are, and when each of them asks next.
+"""Simulated robots of a queue, and the time of each one's next request.
 
-As the robot's brain has it (`robot/conversation/`): paced by its cap, its phase giving way (`types/phase.py`), at its control steps
-where it executes meanwhile, and for as long as its chunk lasts.
+They follow the robot's core (`robot/conversation/`): paced by their cap, with a phase that gives way (`types/phase.py`), at their
+control steps where they execute meanwhile, and for as long as their chunk lasts.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
@@ -22,56 +22,56 @@ from ros2_rfm_serving.types import SYSTEM1, Pipelining
 from ros2_rfm_serving.types.phase import Phase, Spacing, Usual, chunk_slack_s, is_paced
 
 WARM_UP_S = 5.0
-"""Within which all robots of a queue have started; what comes before its end does not count."""
+"""Time within which all robots of a queue have started; requests before its end do not count."""
 PARTED_S = 60.0
-"""The same of a start in which all ask in the same moment: a crowd has to have parted by then, or the plan becomes slower."""
+"""Warm-up of a start in which all robots ask at the same moment: a crowd has to have parted by then, or the plan becomes slower."""
 ROUNDING = 1e-6
-"""Of a control step."""
+"""Rounding tolerance, in control steps."""
 MOMENT_S = 1e-6
-"""From an answer to the request of a robot that has waited for it, where its server has begun its next batch before."""
+"""Delay from an answer to the request of a robot that has waited for it, if its server has begun its next batch before."""
 WINDOW = 100
-"""Answers by whose median a robot expects the next (`robot/conversation/latency.py`)."""
+"""Answers whose median is the latency that a robot expects (`robot/conversation/latency.py`)."""
 Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Member:
-    """Equal robots."""
+    """Group of equal robots."""
 
     num_robots: int
     period_s: float
-    """Between two requests, by cap or declared rate; 0: as soon as they can."""
+    """Time between two requests, by cap or declared rate; 0: as soon as they can."""
     think_s: float
-    """From a reply to the next request at the earliest: execution."""
+    """Least time from a reply to the next request: execution."""
     overlapped: bool = False
-    """They execute while they wait: `think_s` counts from the request."""
+    """True when they execute while they wait: `think_s` counts from the request."""
     step_s: float = 0.0
-    """Of their control, each from its own start on: they ask at these times only; 0: at any."""
+    """Control step. They ask only at steps, each robot's from its own start on; 0: at any time."""
     gives_way: bool = False
-    """Their phase does (`types/phase.py`): System 1 of those who may wait."""
+    """True when their phase gives way (`types/phase.py`), as that of System 1 robots that may wait."""
     later_s: float = math.inf
-    """By how much their phase may move later at once (`MOST_LATER_S`)."""
+    """Largest phase shift at once (`MOST_LATER_S`)."""
     chunk_s: float = math.inf
-    """That all lasts which may be executed of one chunk, if they execute while they wait."""
+    """Duration of all actions of a chunk that may be executed, if they execute while they wait."""
     trusted: Trusted | None = None
-    """How far, of each chunk; None: `think_s` of all."""
+    """Length of each chunk that is to be trusted; None: `think_s` of all chunks."""
     pipelining: Pipelining | None = None
-    """One request per frame, which lasts as long as `think_s`, several in flight (`frames.py`)."""
+    """Pipelined session: one request per frame, which lasts as long as `think_s`, several in flight (`frames.py`)."""
     calls: tuple[tuple[float, float, float], ...] = ()
-    """(calls per request, mean and standard deviation in s): waits elsewhere before some of the next requests; of those who execute
-    while they wait, as long as their answers outlast a chunk."""
+    """(calls per request, mean and standard deviation in s) of waits for other components before some of the next requests; for
+    robots that execute while they wait, only as long as their answers outlast a chunk."""
     slo_s: float = math.inf
-    """That the server knows of."""
+    """SLO that the server knows."""
     task: str = ""
     kind: tuple[str, str] = (SYSTEM1, "")
-    """(component, instruction): as the server's dispatch policy sees it."""
+    """(component, instruction), as the server's dispatch policy sees it."""
     round_trip_s: float = 0.0
-    """Of the network, at best."""
+    """Least round trip of the network."""
     jitter_s: float = 0.0
-    """Mean of what is added to a round trip: half of it each way, exponentially distributed."""
+    """Mean addition to a round trip: half of it each way, exponentially distributed."""
 
     def whole_s(self, seconds: float) -> float:
-        """In control steps that have ended."""
+        """Return a time, rounded up to whole control steps."""
         return math.ceil(seconds / self.step_s - ROUNDING) * self.step_s if self.step_s else seconds
 
 
@@ -83,23 +83,23 @@ def cycle_s(member: Member, service_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """All robots of one server, in one start."""
+    """Common state of all robots of one server, in one start."""
 
     num_robots: int
     trips_s: Iterator[float]
     waits: np.random.Generator
     usual: Usual
-    """Of its answers."""
+    """Usual latency of the server's answers."""
     moment_s: float
-    """As `MOMENT_S`."""
+    """Delay of a waiting robot's request, as `MOMENT_S`."""
     spacing: Spacing | None = None
-    """Of a server that batches continuously; None: of any other."""
+    """Spacing of a server with continuous batching; None: the server batches otherwise."""
     counts_from_s: float = WARM_UP_S
-    """What is asked earlier does not count."""
+    """Time before which requests do not count."""
 
 
 class Expected:
-    """The median of the latest round trips of one robot, s."""
+    """Median of the latest round trips of one robot, s."""
 
     __slots__ = ("_in_order", "_latest")
 
@@ -116,7 +116,7 @@ class Expected:
 
     @property
     def median_s(self) -> float:
-        """0 while there is none."""
+        """Return the median; 0 while there is none."""
         in_order = self._in_order
         middle = len(in_order) // 2
         if not in_order:
@@ -125,14 +125,15 @@ class Expected:
 
 
 def outlasts_chunk(member: Member, wait_s: float) -> bool:
-    """It does, in control steps: such a robot executes first, and asks then (`robot/conversation/due.py`)."""
+    """Return whether a wait outlasts a chunk, in control steps: such a robot executes first, and then asks
+    (`robot/conversation/due.py`)."""
     return member.whole_s(wait_s) > member.chunk_s + ROUNDING * member.step_s
 
 
 class Rows:
-    """What an asynchronous robot has to execute meanwhile (`robot/conversation/due.py`). Whoever has nothing left stands, and goes
-    on with the answer; whose answers usually outlast a chunk executes first and asks then, as a synchronous one does. Whose server
-    says how far to trust a chunk asks so that the next one is there then."""
+    """Actions that an asynchronous robot can execute while it waits (`robot/conversation/due.py`). A robot without actions stands,
+    and continues with the answer. One whose answers usually outlast a chunk executes first and then asks, as a synchronous one
+    does. One whose server limits the trust in a chunk asks so that the next chunk arrives at that limit."""
 
     __slots__ = (
         *("_expected", "_expected_s", "_expected_steps_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_think_s"),
@@ -142,18 +143,18 @@ class Rows:
     def __init__(self, member: Member, moment_s: float) -> None:
         self._member, self._moment_s, self._expected, self._expected_s = member, moment_s, Expected(), 0.0
         self._expected_steps_s = member.whole_s(0.0)
-        """The same in control steps."""
+        """Expected latency in control steps."""
         self._think_s = member.think_s
-        """What it executes of the newest chunk, beside what was executed until that was there."""
+        """Time of the newest chunk that it executes, beside what was executed until the chunk arrived."""
         self._until_s = math.inf
-        """Of the newest chunk, that its server says is to be trusted, in all."""
+        """Part of the newest chunk that its server trusts, in total."""
         self._left_s = self._over_s = self._from_s = 0.0
-        """Of the newest chunk when the last request went out; and executed of it from which time on."""
+        """Time that is left of the newest chunk when the last request is sent; time that was executed of it; and when that was."""
         self.waits = False
-        """It executes first, and asks then."""
+        """True when it executes first, and then asks."""
 
     def answered(self, sent_s: float, at_s: float, think_s: float, *, first: bool) -> None:
-        """think_s: of what is executed of this chunk, beside the rows until it was there."""
+        """Note an answer. think_s: time that is executed of this chunk, beside the rows until it arrived."""
         member, took_s, left_s = self._member, at_s - sent_s, self._left_s
         self._think_s = think_s
         if trusted := member.trusted:
@@ -171,8 +172,8 @@ class Rows:
         self.waits = outlasts_chunk(member, max(self._expected_s, took_s if self.waits else 0.0))
 
     def ask_s(self, more_s: float, not_before_s: float, elsewhere_s: float = 0.0) -> float:
-        """When the next request goes out: after `more_s` more than usual, and between two steps. elsewhere_s: that it waits before,
-        for what its actions ask besides."""
+        """Return when the next request is sent, between two steps. more_s: phase shift. elsewhere_s: wait before for other
+        components."""
         member, from_s, over_s, chunk_s = self._member, self._from_s, self._over_s, self._member.chunk_s
         if self.waits:
             rows_s, until_s = 0.0, self._until_s if member.trusted else self._think_s
@@ -191,18 +192,18 @@ class Rows:
         return sent_s
 
     def last_until_s(self, sent_s: float) -> float:
-        """What the request's robot has."""
+        """Return when the robot runs out of actions after this request."""
         return sent_s + self._left_s
 
     @property
     def are_new(self) -> bool:
-        """Something is left of the answer that came last: what was executed meanwhile is skipped, and who executes first and asks
-        then executes no more than that."""
+        """Return whether some of the last answer is left: actions executed meanwhile are skipped, and a robot that executes first
+        and then asks executes no more than that."""
         member = self._member
         return self._over_s < (self._think_s if self.waits else member.chunk_s) * (1.0 - ROUNDING)
 
     def slack_s(self, cycle_s: float, took_s: float) -> float:
-        """By which a request may come later without a gap."""
+        """Return how much later a request may come without a gap."""
         return chunk_slack_s(self._member.chunk_s, cycle_s, max(took_s, self._expected_s))
 
 
@@ -234,48 +235,48 @@ class Robot:
         self.index, self.member, self._trips_s, self._waits, self.team = index, member, of.trips_s, of.waits, of
         self.sent_s = self.since_s = begins_s
         self.answered_s = self.until_s = begins_s
-        """Its newest chunk came then, and its actions run out then, or did."""
+        """Time of its newest chunk, and time at which its actions run out."""
         self.next_s = begins_s + member.period_s
         self.steady_s = None if member.jitter_s else 0.5 * member.round_trip_s
-        """One way, if it always takes as long."""
+        """Time of one way, if it is constant."""
         self.takes = self.executes = True
-        """Its last answer, else it refuses that; and anything of it."""
+        """True when it accepts its last answer, and when it executes any of it."""
         self.allowance_s = 0.0
-        """How much the pace makes up for beside one period."""
+        """Time that the pace makes up for in addition to one period."""
         self.phase = Phase()
         executes_s = member.trusted.declared_s if member.trusted else member.think_s
         self.paced = not member.overlapped or is_paced(member.period_s, executes_s)
-        """Its pace gives way; else it executes more of a chunk."""
+        """True when its pace gives way; otherwise it executes more of a chunk."""
         self.later_s = 0.0
-        """So much, of the next one."""
+        """Pending phase shift of the next chunk."""
         self.rows = Rows(member, of.moment_s) if member.overlapped else None
         self.moves = False
-        """Whoever executes while it waits has nothing to execute before its first answer."""
+        """True after its first answer: a robot that executes while it waits has no actions before."""
         self.credit: list[float] = of.waits.random(len(member.calls)).tolist() if member.calls else []
-        """Of each call elsewhere: at 1 it is made."""
+        """Credit of each call to another component, which is made at 1."""
 
     @property
     def starves_s(self) -> float:
-        """When it has nothing to execute, as far as its request says."""
+        """Return when it has no actions any more, as far as its request tells."""
         return self.rows.last_until_s(self.sent_s) if self.rows else self.since_s
 
     @property
     def ran_out_s(self) -> float:
-        """When it has nothing to execute, or had nothing any more, as its server knows it: by when its request came."""
+        """Return when it ran out of actions, or will, as its server knows it: from the arrival of its request."""
         return self.until_s + self.since_s - self.sent_s
 
     @property
     def session(self) -> object:
-        """What its server has one history of."""
+        """Return the object for which its server has one history."""
         return self
 
     def way_s(self) -> float:
-        """One way."""
+        """Return the time of one way over the network."""
         member = self.member
         return 0.5 * (member.round_trip_s + member.jitter_s * next(self._trips_s)) if self.steady_s is None else self.steady_s
 
     def elsewhere_s(self) -> float:
-        """What it waits for before its next request; the pace makes up for that."""
+        """Return the wait for other components before its next request; the pace makes up for that."""
         total_s, credit, drawn = 0.0, self.credit, self._waits.standard_normal
         for i, (calls, mean_s, sd_s) in enumerate(self.member.calls):
             due = credit[i] + calls
@@ -286,8 +287,8 @@ class Robot:
         return total_s
 
     def send(self, answered_s: float, unusual_s: float) -> None:
-        """Its next request, after an answer for which its server took so much longer than usual. A late one does not delay those
-        after it, by up to one period (`robot/`, the pace)."""
+        """Send the next request, after an answer for which its server took `unusual_s` longer than usual. A late request does not
+        delay those after it, by up to one period (the pace of `robot/`)."""
         member, rows = self.member, self.rows
         self.answered_s = answered_s
         think_s = member.think_s if member.trusted is None else self._drawn_think_s(member.trusted)
@@ -309,13 +310,13 @@ class Robot:
         self.sent_s, self.next_s = sent_s, (latest_s if latest_s > next_s else next_s) + member.period_s
 
     def _drawn_think_s(self, trusted: Trusted) -> float:
-        """Of what it executes of a chunk, where its server says how far to trust it."""
+        """Return a random execution time of a chunk whose server limits the trust in it."""
         member = self.member
         rows = int(self._waits.integers(1, 2 * trusted.mean_rows))
         return member.think_s / trusted.mean_rows * (rows if member.overlapped else max(rows, trusted.least_rows))
 
     def _give_way(self, rows: Rows, unusual_s: float, took_s: float) -> None:
-        """Move the next request as `robot/conversation/link.py` does."""
+        """Move the next request, as `robot/conversation/link.py` does."""
         period_s, think_s = self.member.period_s, self.member.think_s
         cycle_s = period_s if self.paced else max(period_s, think_s)
         slack_s = rows.slack_s(cycle_s, took_s)
@@ -325,7 +326,7 @@ class Robot:
             self.later_s = min(self.later_s + self.phase.later_s(unusual_s, cycle_s), slack_s)
 
     def _more_s(self) -> float:
-        """That it executes of this chunk, in whole steps."""
+        """Return the phase shift to execute of this chunk, in whole steps."""
         step_s = self.member.step_s
         more_s = int(self.later_s / step_s + ROUNDING) * step_s if step_s else self.later_s
         self.later_s -= more_s
@@ -333,4 +334,4 @@ class Robot:
 
 
 Request = tuple[float, int, Robot]
-"""(arrival at the server, number of the robot, robot)"""
+"""(arrival at the server, number of the robot, robot)."""

@@ -1,15 +1,14 @@
-"""An upper bound on the weighted action throughput of a factory, and the allocation of servers that attains it.
+"""Upper bound of the weighted action throughput of a factory, and the allocation of servers that attains it.
 
-Every server at work has a configuration and a load. Cut each latency curve into short intervals of load; let a server in an
-interval carry the interval's highest load at the interval's lowest latency. No schedule is better than the best mix of such
-optimistic servers, and finding that mix is linear, by Little's law: in steady state, the robots of a class are either executing or
-waiting, so
+Every server in use has a configuration and a load. Each latency curve is cut into short intervals of load; a server in an interval
+is given the interval's highest load at the interval's lowest latency. No schedule is better than the best mix of such optimistic
+servers, and finding that mix is linear, by Little's law: in steady state, the robots of a class are either executing or waiting, so
 
     F_c t_c + sum over its requests of (rate x mean latency) <= K_c      (F_c: actions/s of the whole class)
 
-Unknowns: how many servers of each GPU type host each model (integers), their share in every interval (real), the rate at which
-each demand is served in each interval (real), and F_c. What the bound ignores: that a server's configuration is one and its number
-of robots an integer, and that all robots of a class share the latency of its slowest server.
+Unknowns: how many servers of each GPU type host each model (integers), their share in every interval (real), the rate at which each
+demand is served in each interval (real), and F_c. The bound ignores that a server's configuration is one and its number of robots
+an integer, and that all robots of a class share the latency of its slowest server.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves, Line
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 LEAST_RATE = 0.01
-"""Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
+"""Least rate of each class in a mix of whole servers, as a share of f_max: its robots need servers where their SLOs hold."""
 BOUND_NODES, WHOLE_NODES, THOROUGH_NODES = 200, 20, 80
-"""Of the search tree, at the most."""
+"""Largest numbers of nodes of the search tree."""
 WHOLE_GAP, THOROUGH_GAP = 2e-2, 5e-3
-"""At which the search for a mix of whole servers ends."""
+"""Gaps at which the search for a mix of whole servers ends."""
 FINEST, FINE, COARSE = (0.03, 12), (0.05, 6), (0.25, 2)
-"""Most that the mean latency rises within one interval of load, and most intervals of one segment of a measured curve: what the
-bound of many and of few servers gives away, and what is close enough for a mix of whole servers."""
+"""Largest rise of the mean latency within one interval of load, and most intervals of one segment of a measured curve, for bounds
+of many and of few servers and for a mix of whole servers. They limit how loose the bound is."""
 FINER = 4.0
-"""Times as small is the gap of a sum of utilities: of a per cent of the sum, objectives differ by several."""
+"""Factor by which the gap of a sum of utilities is smaller: one per cent of the sum is several per cent of an objective."""
 MANY = 16
 """Servers beyond which whole numbers hardly matter: a fine program takes little longer than a coarse one."""
 
@@ -61,17 +60,17 @@ class Share:
     column: Column
     servers: float
     served_hz: dict[int, float]
-    """demand -> requests/s"""
+    """Demand -> requests/s."""
 
 
 @dataclass(frozen=True)
 class Bound:
     objective: float
-    """No feasible schedule has a higher one; -inf: there is no feasible schedule."""
+    """Objective that no feasible schedule exceeds; -inf: there is no feasible schedule."""
     mix: tuple[Share, ...]
-    """The optimistic servers that attain it."""
+    """Optimistic servers that attain it."""
     proven: bool
-    """False when the work was cut short: still an upper bound, a looser one."""
+    """False when the search was cut short: the value is still an upper bound, but a looser one."""
 
 
 def upper_bound(
@@ -84,9 +83,11 @@ def upper_bound(
     own_queues: bool = False,
     spare: int = 0,
 ) -> Bound:
-    """spare: servers that stay out of use, whichever these are.
-    shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner.
-    own_queues: where actions wait alone, SLOs that one request keeps may hold at every load that was measured (`responses.py`)."""
+    """Return the upper bound of a factory. spare: number of servers that stay out of use, whichever these are.
+
+    shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, and no sooner.
+    own_queues: where actions wait alone, SLOs that one request keeps may hold at every measured load (`responses.py`).
+    """
     cuts = FINEST if len(problem.servers) > MANY else FINE
 
     def limit_hz(config: Config, demand: Demand) -> float:
@@ -101,17 +102,17 @@ def upper_bound(
 def whole_mix(
     problem: Problem, curves: Curves, bound: Bound, budget: Budget, *, slack: float, robots: bool, thorough: bool
 ) -> tuple[Share, ...]:
-    """A mix of whole servers that keep what they promise, with the configurations of the bound's mix; empty when none was found.
+    """Return a mix of whole servers that keep their SLOs, with the configurations of the bound's mix; empty when none was found.
 
-    Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests.
-    robots: with whole robots of obligations. thorough: looks further for a good one.
+    Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests. robots: with
+    whole robots of obligations. thorough: search longer for a good mix.
     """
     used = {share.column.config for share in bound.mix if share.servers > 1e-6}
 
     def limit_hz(config: Config, demand: Demand) -> float:
         return curves.sought_hz(config, demand.slo)
 
-    for demand in problem.demands:  # those that the bound's mix leaves out need servers too
+    for demand in problem.demands:  # demands that the bound's mix leaves out need servers too
         capacity = {c: limit_hz(c, demand) for c in curves.of(demand.model)}
         if not any(capacity[c] for c in capacity if c in used):
             used.add(max(capacity, key=lambda c: capacity[c]))
@@ -132,8 +133,8 @@ def _columns(
     cuts: tuple[float, int],
     limit_hz: Callable[[Config, Demand], float],
 ) -> list[Column]:
-    """mean_s(configuration, lower end, upper end of the interval): the latency that its servers are taken to have. limit_hz: the
-    highest load at which a demand's SLO is met."""
+    """Return the columns of all models. mean_s(configuration, lower end, upper end of the interval): assumed latency of its
+    servers. limit_hz: highest load at which a demand's SLO is met."""
     columns: list[Column] = []
     for model in problem.models:
         demands = [d for d in problem.demands if d.model == model]
@@ -151,8 +152,8 @@ def _columns(
 def _intervals(
     mean: Line, limits: Mapping[int, float], max_rise: float, max_cuts: int
 ) -> list[tuple[float, float, frozenset[int]]]:
-    """(lower end, upper end, demands whose SLO is met all through), fine where the latency rises. limits: demand -> load up to
-    which it is."""
+    """Return (lower end, upper end, demands whose SLO is met throughout) of each interval; intervals are fine where the latency
+    rises. limits: demand -> highest load at which its SLO is met."""
     edges = [0.0]
     for x0, x1, y0, y1 in zip((0.0, *mean.x), mean.x, (mean.y[0], *mean.y), mean.y, strict=False):
         cuts = min(max_cuts, max(1, math.ceil((y1 - y0) / (max_rise * y0))))
@@ -170,7 +171,7 @@ def _undominated(columns: list[Column]) -> list[Column]:
 
 
 class _Mix:
-    """The mixed-integer program."""
+    """Mixed-integer program of the mix."""
 
     def __init__(
         self,
@@ -184,10 +185,11 @@ class _Mix:
         shared_gpus: bool = False,
         spare: int = 0,
     ) -> None:
-        """spare: servers that stay out of use.
-        frame_rows: that a server has for pipelined sessions. whole: every column has a whole number of servers, not only those
-        together that are set up alike and serve the same.
-        whole_robots: and every column of each obligation's robots."""
+        """Build the program. spare: number of servers that stay out of use. frame_rows: rows of a server for pipelined sessions.
+
+        whole: each column has a whole number of servers, not only each group of servers with the same configuration and demands.
+        whole_robots: each column also has a whole number of each obligation's robots.
+        """
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
         self._most_servers = len(problem.servers) - spare
         self._solver = solver
@@ -197,7 +199,7 @@ class _Mix:
             for low, task in zip(least, problem.classes, strict=True)
         ]
         self._served = [{d: solver.NumVar(0, solver.infinity(), "") for d in column.suits} for column in columns]
-        """Of every column, by demand: requests/s."""
+        """Requests/s of each column, by demand."""
         self._counted = self._add_servers(whole)
         if whole_robots:
             self._add_whole_robots()
@@ -229,7 +231,7 @@ class _Mix:
         return Bound(utility.from_program(self._problem.aim, total, best), self._mix(), status == pywraplp.Solver.OPTIMAL)
 
     def _mix(self) -> tuple[Share, ...]:
-        """Servers that are counted together go to their columns by what these carry."""
+        """Return the mix. Servers that are counted together are distributed to their columns by the load of these."""
         shares = []
         for servers, mine in self._counted:
             served = {i: {d: rate.solution_value() for d, rate in self._served[i].items()} for i in mine}
@@ -239,10 +241,12 @@ class _Mix:
         return tuple(shares)
 
     def _add_servers(self, whole: bool) -> list[tuple[pywraplp.Variable, list[int]]]:
-        """(servers, their columns): no more than there are, and enough for what they carry. Where GPUs are not shared, as many as
-        are set up alike and serve the same demands are a whole number, and every demand has one, however slowly its robots go.
+        """Add the numbers of servers, and return each with its columns: at most the available ones, and enough for their load.
+        Where GPUs are not shared, the servers with one configuration and the same demands are a whole number, and every demand has
+        one, however slow its robots are.
 
-        What share of its time a server is in which interval follows from what it carries there, and is no unknown."""
+        The share of time that a server spends in an interval follows from its load there, and is no unknown.
+        """
         solver, problem = self._solver, self._problem
         totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in problem.gpus.items()}
         in_all = solver.Constraint(0, self._most_servers) if self._most_servers < len(problem.servers) else None
@@ -267,7 +271,7 @@ class _Mix:
         return counted
 
     def _add_whole_robots(self) -> None:
-        """Of obligations: what one server carries of them is a multiple of what one robot asks for."""
+        """Require of each server a multiple of one robot's requests, for obligations."""
         fixed = [d for d in self._problem.demands if d.fixed_hz]
         for demand, column in ((d, served[d.index]) for served in self._served for d in fixed if d.index in served):
             robots = self._solver.IntVar(0, self._problem.robots_of(demand), "")
@@ -276,13 +280,13 @@ class _Mix:
             row.SetCoefficient(column, 1)
 
     def _add_rows(self, frame_rows: Callable[[Config], float]) -> None:
-        """Pipelined sessions keep their rows however slowly they go."""
+        """Reserve the rows of pipelined sessions, which they keep however slow they are."""
         demands = self._problem.demands
         for model in dict.fromkeys(d.model for d in demands if d.rows):
             kept = sum(self._problem.robots_of(d) * d.rows for d in demands if d.model == model)
             if self._shared_gpus:
                 if kept > self._most_rows(model, frame_rows):
-                    self._solver.Constraint(kept, self._solver.infinity())  # of nothing: no mix has them
+                    self._solver.Constraint(kept, self._solver.infinity())  # with no coefficient: no mix has the rows
                 continue
             servers = [(var, self._columns[mine[0]].config) for var, mine in self._counted if mine]
             rows = [(var, frame_rows(config)) for var, config in servers if config.model == model]
@@ -292,13 +296,13 @@ class _Mix:
                     enough.SetCoefficient(var, each)
 
     def _most_rows(self, model: str, frame_rows: Callable[[Config], float]) -> float:
-        """With one server of it on every GPU, whose slices may be short."""
+        """Return the most rows: with one server of the model on each GPU, whose slices may be short."""
         configs = [column.config for column in self._columns if column.config.model == model]
         of_type = {gpu: max(frame_rows(c) for c in configs if c.gpu_type == gpu) for gpu in {c.gpu_type for c in configs}}
         return sum(self._problem.gpus[gpu] * rows for gpu, rows in of_type.items())
 
     def _add_coverage(self, demand: Demand) -> None:
-        """All of a demand is served somewhere."""
+        """Require that all of a demand is served."""
         fixed_hz = demand.fixed_hz * self._problem.robots_of(demand)
         row = self._solver.Constraint(fixed_hz, fixed_hz)
         for served in self._served:
@@ -317,7 +321,7 @@ class _Mix:
                 self._add_waiting(task.coupled, task.num_robots).SetCoefficient(rate, task.cycle_s)
 
     def _add_links(self, links: Links) -> None:
-        """No more over a link than it takes, each way."""
+        """Limit the traffic of each link by its capacity, each way."""
         rows: dict[Way, pywraplp.Constraint] = {}
         for column, served in zip(self._columns, self._served, strict=True):
             for index, rate in served.items():

@@ -1,4 +1,4 @@
-"""Upper bounds of one factory, each of one kind of schedule: a schedule is held against the bound of its own kind."""
+"""Upper bounds of one factory, one per kind of schedule: a schedule is compared with the bound of its own kind."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ros2_rfm_serving.scheduler.problem import Problem
 
 class Kind(NamedTuple):
     shared_gpus: bool = False
-    """Models share a GPU in time slices."""
+    """True when models share a GPU in time slices."""
     own_queues: bool = False
-    """Robots keep by their own closed queue an SLO that the profile's curve does not."""
+    """True when robots keep, by their own closed queue, an SLO that the profile's curve misses."""
 
 
 class Bounds:
-    """Those of other kinds than the first are found when they are asked for."""
+    """Cache of the bounds: those of other kinds than the first are computed on demand."""
 
     def __init__(self, problem: Problem, curves: Curves, by_curves: Bound) -> None:
         self._problem, self._curves = problem, curves

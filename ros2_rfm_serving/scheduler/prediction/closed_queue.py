@@ -1,12 +1,11 @@
-"""How long robots wait at a server of fixed batches, by who they are: a closed queue, run for half a minute from several starts.
+"""Waiting times at a server of fixed batches, per group of robots: a closed queue, simulated for half a minute from several starts.
 
-A latency curve is over the load alone, but the same load from 4 robots and from 40 queues differently, and a robot that waits
-sends nothing.
-N robots with one request in flight, their caps, execution times, networks and the calls that they wait for elsewhere, in front of a
-server that takes what waits, up to its batch, and runs it: that is a closed queue with deterministic think times, for which no
-formula is known, and which is quickly run. Where more wait than a batch takes, they go in the server's order
-(`dispatch/best.py`). Nobody knows when robots start: phases are drawn, and what is predicted is the mixture over
-many starts.
+A latency curve only depends on the load, but the same load from 4 robots and from 40 queues differently, and a waiting robot sends
+nothing. The model is N robots with one request in flight, their caps, execution times, networks and waits for other components, in
+front of a server that starts a batch of the waiting requests, up to its batch size. This is a closed queue with deterministic think
+times, for which no formula is known, but which is quickly simulated. Where more wait than a batch holds, they are served in the
+server's order (`dispatch/best.py`). The starting times of robots are unknown: phases are drawn, and the prediction is the mixture
+over many starts.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
@@ -29,38 +28,38 @@ from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, 
 from ros2_rfm_serving.types.patience import learned, pays
 
 REMEMBERED = 512
-"""Queues: some plans of a large factory. Each has up to 0.2 MB, and a planner runs for weeks."""
+"""Number of cached queues: some plans of a large factory. Each has up to 0.2 MB, and a planner runs for weeks."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """Of batches, full or not."""
+    """Service times of batches, full or not."""
 
     batch_size: int
     mean_s: float
     jitter: float
-    """Relative standard deviation."""
+    """Relative standard deviation of a service time."""
     order: str = "fifo"
-    """`dispatch` of the descriptor."""
+    """Dispatch policy, `dispatch` of the descriptor."""
     waits: bool = False
-    """For one more in a batch, where that pays (`types/patience.py`)."""
+    """True when the server waits for one more request in a batch where that pays (`types/patience.py`)."""
     stragglers: Stragglers | None = None
 
 
 @lru_cache(maxsize=REMEMBERED)
 def runs_of(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> QueueRuns:
-    """Return the runs of this queue. most: requests; with another number other starts are drawn."""
+    """Return the runs of this queue. most: number of requests; with another number other starts are drawn."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), service.batch_size, *drawn(most)])
     return QueueRuns(members, service.mean_s, lambda end_s: Run(members, service, rng).run(end_s), most)
 
 
 def waits(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> Waits:
-    """Return what the members see in all of `runs_of`."""
+    """Return the waiting times of the members in all of `runs_of`."""
     return runs_of(members, service, most).waits
 
 
 class Pace:
-    """Of one robot, as a server that waits learns it (`dispatch/history.py`)."""
+    """Pace of one robot, as a server that waits learns it (`dispatch/history.py`)."""
 
     __slots__ = ("answered_s", "spread_s", "thought_s")
 
@@ -74,17 +73,17 @@ class Pace:
 
     @property
     def asks_s(self) -> float:
-        """When its next request is expected; NaN: it waits, or nothing is known yet."""
+        """Return when its next request is expected; NaN: it waits, or no time is known yet."""
         return self.answered_s + self.thought_s + self.spread_s
 
 
 class Run:
-    """Of one start."""
+    """Simulation of one start."""
 
     def __init__(
         self, members: Sequence[Member], service: Service, rng: np.random.Generator, mishap: Callable[[str, str], None] = uncounted
     ) -> None:
-        """mishap: is called with (counter, problem) where a policy of another package fails."""
+        """Prepare the robots. mishap: is called with (counter, problem) where a policy of another package fails."""
         self._service, self._members, self._rng = service, members, rng
         self._robots = team(members, service.mean_s, rng, ranked=ranks(service.order))
         self._mishap = mishap
@@ -108,7 +107,7 @@ class Run:
                     order.arrived(request)
                 if paces:
                     paces[request[1]].asked(request[0])
-                if idle:  # it begins with whoever comes first
+                if idle:  # a batch begins with the first arrival
                     break
             if paces and ready and len(ready) < size and (later_s := self._later_s(ready, free_s)) < math.inf:
                 free_s = min(later_s, coming[0][0]) if coming else later_s
@@ -127,8 +126,8 @@ class Run:
         return found
 
     def _later_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """When one more is expected, as far as it pays to wait for it; inf: it does not. Batches take the same, full or not, so
-        that it saves a whole one. As the server knows it, robots go on executing from when their requests arrive."""
+        """Return when one more request is expected, as far as it pays to wait for it; inf: it does not. Batches take the same time,
+        full or not, so that the wait saves a whole one. As the server knows it, robots execute on from their requests' arrival."""
         service_s = self._service.mean_s
         next_s = min((s for pace in self._paces if (s := pace.asks_s) > now_s), default=math.inf)
         deadline_s = min(

@@ -1,14 +1,14 @@
-"""Who needs no rate control at all: synchronous robots in a closed loop pace themselves.
+"""Robots that need no rate control: synchronous robots in a closed loop pace themselves.
 
 N synchronous robots on one server of batch size B and service time s are a closed queue with think time Z = t_act. Each waits for
 its own reply, so when they saturate the server they fall into convoys of B, and a robot's response is
 
     R = max(s + w, m s - Z),  m = ceil(N / B)
 
-where w is the wait for a batch that began a moment before: nothing for B = 1, where robots fall out of each other's way, and half
-a service, as often as the server is busy, for larger ones. A profile's curves, measured under robots that keep a pace of their own,
-say more. One convoy out of step adds one service. Where R + s is within the SLO, a cap only costs actions: it keeps
-robots out of step, so that the tail grows and the rate falls.
+where w is the wait for a batch that began a moment before: 0 for B = 1, where robots avoid each other, and half a service, as often
+as the server is busy, for larger batches. A profile's curves, measured with robots that keep a pace of their own, are higher. One
+convoy out of step adds one service. Where R + s is within the SLO, a cap only costs actions: it keeps robots out of step, so that
+the tail grows and the rate falls.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 
 BOUND_BY_LOOP = 0.85
-"""Share of its closed loop at which a class counts as limited by nothing else: it is not held back for others."""
+"""Share of its closed loop from which a class counts as limited by nothing else: it is not slowed for other classes."""
 
 
 def self_paced(problem: Problem, curves: Curves, hosts: Sequence[Host], rates: Rates, loops: Rates) -> tuple[float | None, ...]:
-    """Of each class the action rate that it falls into by itself, within every SLO; None: it needs its cap."""
+    """Return the action rate of each class that it reaches by itself, within every SLO; None: it needs its cap."""
     return tuple(
         _own_pace_hz(problem, curves, hosts, task) if rate >= BOUND_BY_LOOP * loop and not task.overlapped else None
         for task, rate, loop in zip(problem.classes, rates, loops, strict=True)
@@ -35,7 +35,7 @@ def self_paced(problem: Problem, curves: Curves, hosts: Sequence[Host], rates: R
 def _own_pace_hz(problem: Problem, curves: Curves, hosts: Sequence[Host], task: TaskClass) -> float | None:
     mine = [h for h in hosts if any(problem.demands[d].task == task.demands[0].task for d, _ in h.robots)]
     latency_s = dict.fromkeys((d.index for d in task.coupled), 0.0)
-    """Mean over the robots of the class."""
+    """Mean latency over the robots of the class."""
     for host in mine:
         here = [d for d in task.coupled if any(d.index == index for index, _ in host.robots)]
         if any(d.for_actions for d in here):
@@ -50,7 +50,7 @@ def _own_pace_hz(problem: Problem, curves: Curves, hosts: Sequence[Host], task: 
 
 
 def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | None:
-    """Of a server that action models alone use, System 1 of synchronous classes; None where an SLO might be missed."""
+    """Return the response of a server that only System 1 of synchronous classes uses; None: an SLO might be missed."""
     demands = [problem.demands[d] for d, _ in host.robots]
     tasks = [problem.classes[d.task] for d in demands]
     if host.config.batching != "fixed" or any(not d.for_actions or t.overlapped for d, t in zip(demands, tasks, strict=True)):
@@ -75,7 +75,7 @@ def _law_s(host: Host, service_s: float, cycle_s: float) -> float:
 
 
 def _fastest_response_s(problem: Problem, curves: Curves, host: Host) -> float | None:
-    """Mean latency when the loops of all its robots are as fast as without queueing; None where an SLO is missed then."""
+    """Return the mean latency when the loops of all its robots are as fast as without queueing; None: an SLO is missed then."""
     load_hz = sum(count * problem.demands[d].rate_hz(_fastest_hz(problem, curves, d)) for d, count in host.robots)
     demands = [problem.demands[d] for d, _ in host.robots]
     fits = load_hz <= min(curves.capacity_hz(host.config, d.slo) for d in demands)

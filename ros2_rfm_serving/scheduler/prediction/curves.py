@@ -1,4 +1,4 @@
-"""Latency curves of the profile, ready for solvers: cheap queries by configuration and load."""
+"""Latency curves of the profile for solvers: fast queries by configuration and load."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService
 from ros2_rfm_serving.scheduler.slo import Slo
 
 ROUNDING = 1e-6
-"""Share of the highest measured load that may be rounding."""
+"""Share of the highest measured load that counts as rounding."""
 BISECTIONS = 40
 EVENLY = 0.05
-"""Off the line by which continuous batching is shared evenly."""
+"""Largest relative deviation from a line up to which continuous batching counts as shared evenly."""
 NORMAL_P90, NORMAL_P99 = 1.2816, 2.326
-"""Standard deviations that these percentiles of a normal distribution lie above its mean."""
+"""Standard deviations by which these percentiles of a normal distribution exceed its mean."""
 ALIKE = 0.15
-"""Relative difference between the highest throughput of a law and the measured one, up to which they are of the same server."""
+"""Relative difference between the highest throughput of a law and the measured one, up to which both describe the same server."""
 TYPICAL = 60.0
 """Percentile from which on services that scatter take longer than the mean one."""
 PADDED = 0.1
-"""Relative difference between a full batch and one that is not, up to which they count as equally long."""
+"""Relative difference between full and other batches, up to which they count as equally long."""
 
 REMEMBERED = 8192
-"""Results of searches that are kept. When there are more, all are forgotten: a search seldom comes back to old ones."""
+"""Number of search results that are cached. When there are more, all are dropped: a search seldom returns to old ones."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -41,21 +41,21 @@ STATE = ("profile", "stragglers", "configs", "_measured", "_steps", "_away_s", "
 
 @dataclass(frozen=True)
 class Config:
-    """How a server is set up."""
+    """Configuration of a server."""
 
     model: str
     gpu_type: str
     batching: str
     batch_size: int
     slices: int = 1
-    """Models that share its GPU in equal time slices: latencies are as many times longer, capacities as many times lower."""
+    """Number of models that share its GPU in equal time slices: latencies are longer and capacities lower by this factor."""
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        """Computed once: a search looks up the same few configurations millions of times."""
+        """Return the hash, computed once: a search looks up the same few configurations millions of times."""
         return hash((self.model, self.gpu_type, self.batching, self.batch_size, self.slices))
 
     @cached_property
@@ -64,14 +64,15 @@ class Config:
         return str(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: in another process text has other hashes."""
+        """Return only the fields, because hashes of text differ in another process."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class Line:
-    """Piecewise linear over the load in requests/s, constant below the first point, non-decreasing; infinite beyond the last: what
-    was never measured is not made up. Where a law of what was measured is known, the first point is its own, of no load at all."""
+    """Function of the load in requests/s: piecewise linear, constant below the first point, non-decreasing, and infinite beyond the
+    last one, because unmeasured loads are not extrapolated. Where a law of the measurements is known, it supplies the first point,
+    for no load."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -87,14 +88,14 @@ class Line:
         return y0 + (y[i] - y0) * (load_hz - x0) / (x[i] - x0)
 
     def highest_hz(self, limit_s: float) -> float:
-        """Up to which load it is within a limit; 0: at none."""
+        """Return the highest load within a limit; 0: there is none."""
         i = bisect_right(self.y, limit_s)
         if not 0 < i < len(self.y):
             return self.x[-1] if i else 0.0
         return self.x[i - 1] + (self.x[i] - self.x[i - 1]) * (limit_s - self.y[i - 1]) / (self.y[i] - self.y[i - 1])
 
     def slope_at(self, load_hz: float) -> float:
-        """To the right of `load_hz`."""
+        """Return the slope to the right of `load_hz`."""
         if load_hz < self.x[0]:
             return 0.0
         i = min(bisect_right(self.x, load_hz), len(self.x) - 1)
@@ -102,7 +103,7 @@ class Line:
 
 
 class Remembered(Generic[Key, Value]):
-    """A bounded cache of what searches of one planning call find again and again.
+    """Bounded cache of results that the searches of one planning call need repeatedly.
 
     Threads may share it: two of them may then compute the same result.
     """
@@ -112,7 +113,7 @@ class Remembered(Generic[Key, Value]):
         self._values: dict[Key, Value] = {}
 
     def get(self, key: Key) -> Value | None:
-        """Return the result for `key`, or None where none is known."""
+        """Return the result for `key`, or None if it is unknown."""
         return self._values.get(key)
 
     def add(self, key: Key, value: Value) -> Value:
@@ -124,7 +125,7 @@ class Remembered(Generic[Key, Value]):
 
 
 class Curves:
-    """The profile's curves for the models and GPU types of one problem, with queries remembered."""
+    """Curves of the profile for the models and GPU types of one problem, with cached queries."""
 
     def __init__(
         self,
@@ -137,10 +138,9 @@ class Curves:
         continuous: Collection[str] = (),
         stragglers: Mapping[str, Stragglers] = MappingProxyType({}),
     ) -> None:
-        """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known. away_s: GPU
-        type -> what of its latencies is the way to a host that is not the nearest. continuous: GPU types whose servers batch so, be
-        it that their models were measured in another way alone. stragglers: GPU type -> services that take longer than what was
-        measured."""
+        """Prepare the curves. fits: (model, GPU type) pairs that may be used. steps: law of their solver steps, where it is known.
+        away_s: GPU type -> part of its latencies due to a host that is not the nearest. continuous: GPU types whose servers batch
+        continuously, even if their models were only measured otherwise. stragglers: slow services per GPU type."""
         self._measured = profile
         self.profile = _straggling(profile, stragglers)
         self.stragglers, self._away_s, self._continuous = dict(stragglers), dict(away_s), frozenset(continuous)
@@ -156,7 +156,7 @@ class Curves:
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: without what was remembered, for more of that may be added while it is written."""
+        """Return the state for another process, without the caches, which may grow while it is written."""
         return {name: self.__dict__[name] for name in STATE}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -171,12 +171,12 @@ class Curves:
         self.rates_found: Remembered[Hashable, tuple[tuple[float, ...] | None, float]] = Remembered()
         """(rates or None, work) of searches with these curves (`rates.py`)."""
         self.equilibria: Remembered[Hashable, Any] = Remembered()
-        """Where robots settle: each an `Equilibrium` (`equilibrium.py`)."""
+        """Cached equilibria, each an `Equilibrium` (`equilibrium.py`)."""
         self.packings_found: Remembered[Hashable, tuple[tuple[int, ...] | None, float]] = Remembered()
         """(servers of each configuration or None, work) of ROSA's integer programs (`policies/rosa.py`)."""
 
     def within(self, gpu_types: Collection[str]) -> Curves:
-        """Return the same curves, with all that is remembered, for a factory that has servers of these GPU types alone."""
+        """Return the same curves, with the caches, for a factory that only has servers of these GPU types."""
         if all(gpu_type in gpu_types for _, gpu_type in self.configs):
             return self
         found = object.__new__(Curves)
@@ -185,7 +185,7 @@ class Curves:
         return found
 
     def of(self, model: str) -> list[Config]:
-        """Every way to serve a model."""
+        """Return every configuration that serves a model."""
         return [config for (m, _), configs in self.configs.items() if m == model for config in configs]
 
     @property
@@ -193,31 +193,31 @@ class Curves:
         return [config for configs in self.configs.values() for config in configs]
 
     def mean(self, config: Config) -> Line:
-        """Mean latency in s."""
+        """Return the mean latency in s."""
         return self._line(config, "mean")
 
     def quantile(self, config: Config, percentile: float) -> Line:
-        """Latency in s at a percentile."""
+        """Return the latency in s at a percentile."""
         return self._line(config, column_of(percentile))
 
     def away_s(self, config: Config) -> float:
-        """Of every latency there: no server's."""
+        """Return the part of every latency that is due to the distance of the host."""
         return self._away_s.get(config.gpu_type, 0.0)
 
     def max_rate_hz(self, config: Config) -> float:
         return self.mean(config).x[-1]
 
     def pads_batches(self, config: Config) -> bool:
-        """Whether batches, full or not, take what one request alone takes, as CUDA graphs of one size do."""
+        """Return whether batches take as long as one request alone, full or not, as CUDA graphs of one size do."""
         full_s = self._full_s(config)
         return config.batching == "fixed" and math.isclose(self.typical_s(config, 50.0), full_s, rel_tol=PADDED)
 
     def typical_s(self, config: Config, percentile: float) -> float:
-        """What the server takes where hardly anything is asked, without stragglers."""
+        """Return the server's latency at hardly any load, without stragglers."""
         return self._line(config, column_of(percentile), measured=True).y[0] - self.away_s(config)
 
     def stepped_law(self, config: Config) -> SteppedService | None:
-        """Of action models whose rows go on one solver step at a time, if it is the law of what was measured."""
+        """Return the law of an action model with stepwise batching, if it matches the measurements."""
         if config not in self._stepped:
             self._stepped[config] = self._stepped_law(config)
         return self._stepped[config]
@@ -234,31 +234,30 @@ class Curves:
         return law.slower(pace) if late else law
 
     def knows(self, config: Config) -> bool:
-        """Whether such a server was measured."""
+        """Return whether such a server was measured."""
         return replace(config, slices=1) in self.configs.get((config.model, config.gpu_type), ())
 
     def knows_queue(self, config: Config) -> bool:
-        """Whether robots' own queue at such a server can be run, where actions alone wait for it."""
+        """Return whether the robots' own queue at such a server can be simulated, where only actions wait for it."""
         return self.pads_batches(config) or self.stepped_law(config) is not None
 
     def frame_rows(self, config: Config) -> float:
-        """That pipelined sessions may keep there together (`server/tiers.py`): none in batches that begin and end together, and one
-        less than the engine has; inf: nobody knows how many that are."""
+        """Return the rows that pipelined sessions may keep there together (`server/tiers.py`): 0 in batches that begin and end
+        together, otherwise one less than the engine has; inf: unknown."""
         law = self.stepped_law(config)
         together = config.batching == "fixed" and config.gpu_type not in self._continuous
         return 0 if together else law.max_rows - 1 if law else math.inf
 
     def batch_s(self, config: Config) -> float:
-        """What a batch takes that counts as equally long, full or not (`pads_batches`), without the way to its host, and without
-        stragglers."""
+        """Return the duration of equally long batches (`pads_batches`), without network and stragglers."""
         return min(self._full_s(config), self.typical_s(config, 50.0))
 
     def _full_s(self, config: Config) -> float:
         return config.batch_size / self._line(config, "mean", measured=True).x[-1]
 
     def queued_hz(self, config: Config, slo: Slo) -> float:
-        """Up to which load some robots' own queue may keep an SLO, where it can be run (`knows_queue`): as far as was measured, if
-        what one request takes alone is within it."""
+        """Return the highest load at which the own queue of some robots may keep an SLO, where it can be simulated (`knows_queue`):
+        the highest measured one, if one request alone is within the SLO."""
         law = self.stepped_law(config)
         alone_s = self.away_s(config) + (law.mean_s(1) if law else self.batch_s(config))
         if slo.frames_s and not self.frame_rows(config):
@@ -267,8 +266,8 @@ class Curves:
         return self.max_rate_hz(config) if kept else self.sought_hz(config, slo)
 
     def shared_law(self, config: Config) -> ContinuousService | None:
-        """Of requests that share a server evenly: a line over how many are there (Little's law, rate x latency). None: it is
-        another law, one that the curve does not tell, or there are stragglers."""
+        """Return the law of requests that share a server evenly: latency is linear in their number (Little's law, rate x latency).
+        None: the law is another one that the curve does not show, or there are stragglers."""
         if config.batching != "continuous" or config.gpu_type in self.stragglers:
             return None
         if config not in self._laws:
@@ -289,7 +288,7 @@ class Curves:
         return ContinuousService(base_s=alone_s - each_s, per_request_s=each_s, jitter=scatter / NORMAL_P99)
 
     def capacity_hz(self, config: Config, slo: Slo) -> float:
-        """Highest load that meets an SLO; 0: none does."""
+        """Return the highest load that meets an SLO; 0: there is none."""
         key = (config, slo)
         if key not in self._capacities:
             taken = not slo.frames_s or self.frame_rows(config) > 0
@@ -298,8 +297,8 @@ class Curves:
         return self._capacities[key]
 
     def sought_hz(self, config: Config, slo: Slo) -> float:
-        """Up to which load plans are looked for: where no load meets an SLO by the curve, and robots' own queue can tell, as far as
-        rows that come together do. The queue judges."""
+        """Return the highest load for the search of plans. Where no load meets an SLO by the curve, but the robots' own queue may,
+        it is that of rows that arrive together; the queue decides."""
         if (load_hz := self.capacity_hz(config, slo)) or not (law := self.stepped_law(config)):
             return load_hz
         batches, away_s = [(n, law.mean_s(n)) for n in law.sizes], self.away_s(config)
@@ -307,14 +306,14 @@ class Curves:
         return min(max(kept, default=0.0), self.max_rate_hz(config))
 
     def alone_s(self, config: Config, percentile: float) -> tuple[float, float]:
-        """Latency at a percentile where hardly anything is asked, and its mean."""
+        """Return the latency at a percentile at hardly any load, and its mean."""
         if law := self.stepped_law(config):
             away_s = self.away_s(config)
             return away_s + law.mean_s(1) * (1 + NORMAL_P99 * law.jitter), away_s + law.mean_s(1)
         return self.quantile(config, percentile).y[0], self.mean(config).y[0]
 
     def share_s(self, config: Config, slo: Slo) -> float:
-        """What network and margin leave of an SLO for a server that is set up so; not above 0: nothing."""
+        """Return the part of an SLO that network and margin leave for such a server; 0 or less: there is none."""
         if not slo.travel_s or math.isinf(slo.promised_s):
             return slo.kept_s
         load_hz = self.capacity_hz(config, slo)
@@ -343,7 +342,7 @@ class Curves:
         return low_hz
 
     def _line(self, config: Config, column: str, *, measured: bool = False) -> Line:
-        """measured: without stragglers."""
+        """Return a line of the profile. measured: without stragglers."""
         if (config, column, measured) not in self._lines:
             line = self._measured_line(config, column, measured=measured)
             law = None if measured else self.shared_law(config)
@@ -359,7 +358,7 @@ class Curves:
         return Line(tuple(rate_hz / k for rate_hz in rates_hz), latencies_s)
 
     def _from_no_load(self, config: Config, line: Line, law: ContinuousService) -> Line:
-        """From there to the lowest load that was measured: as much sooner as the law says of the mean, which scatters no more."""
+        """Extend a line from the lowest measured load to no load, by the law's reduction of the mean."""
         mean, away_s = self._measured_line(config, "mean"), self.away_s(config)
         first_s = mean.y[0] - away_s
         alone_s = max(first_s - law.per_request_s * mean.x[0] * first_s, law.mean_s(1))

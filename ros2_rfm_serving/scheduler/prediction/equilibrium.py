@@ -1,9 +1,9 @@
-"""Where the robots of a placement settle when nothing but their caps and their own replies holds them back.
+"""Equilibrium of the robots of a placement that only their caps and their own replies slow down.
 
-Every server answers as its latency curve says for its load; at the highest load that was measured the curve goes straight up: a
-server that is asked for more makes everybody wait until just that much is asked. Each class runs at its cap or at its closed loop
-with these responses, whichever is lower. At a saturated server the scatter about the mean is that of the highest measured load: the
-tail is never shorter than there, and grows with the wait (the interactive response time law says how long that is).
+Every server answers by its latency curve for its load; at the highest measured load the curve becomes vertical: a server with more
+requests makes all robots wait until just that load is requested. Each class runs at its cap or at its closed loop with these
+responses, whichever is lower. At a saturated server the scatter about the mean is that of the highest measured load: the tail is
+never shorter than there, and grows with the wait (the interactive response time law determines it).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ SWEEPS, BISECTIONS = 60, 40
 SETTLED = 1e-9
 """Relative change of the responses that ends the search."""
 MARGIN = 1e-8
-"""Below the closed loop: what the search leaves unsettled breaks no limit."""
+"""Margin below the closed loop, so that the error of the search breaks no limit."""
 LONGEST_S = 1e5
-"""Beyond it a server answers never: it cannot even carry its obligations."""
+"""Response beyond which a server never answers: it cannot even serve its obligations."""
 
 
 @dataclass(frozen=True)
 class Equilibrium:
     rates: Rates
     response_s: Mapping[Host, float]
-    """Mean; inf: the server does not keep up with its obligations."""
+    """Mean response; inf: the server does not keep up with its obligations."""
     saturated: frozenset[Host]
-    """More is asked of them than was ever measured."""
+    """Servers with more requests than the highest measured load."""
 
 
 def equilibrium(problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> Equilibrium:
-    """caps: None, robots send as soon as they can."""
+    """Return the equilibrium, cached. caps: None, robots send as soon as they can."""
     distinct = dict.fromkeys(hosts)
     classes = [
         (t.cycle_s, t.overlapped, t.round_trip_s, tuple([(d.index, d.calls, d.fixed_hz) for d in t.demands]))
@@ -47,10 +47,10 @@ def equilibrium(problem: Problem, curves: Curves, hosts: Iterable[Host], caps: R
 
 
 class _Asked:
-    """What one server is asked for by its response, while the others stay as they are."""
+    """Load of one server as a function of its response, while the other servers stay unchanged."""
 
     def __init__(self, problem: Problem, tops: Rates, host: Host, others: Mapping[int, float]) -> None:
-        """others: demand -> slowest response at the other servers, of the classes on this one."""
+        """Prepare the function. others: demand -> slowest response at the other servers, of the classes on this one."""
         place, here = {d: i for i, d in enumerate(others)}, {d for d, _ in host.robots}
         self._slowest = [(d in here, slowest_s) for d, slowest_s in others.items()]
         tasks = {problem.demands[d].task: problem.classes[problem.demands[d].task] for d in here}
@@ -69,7 +69,7 @@ class _Asked:
 
 
 class _Settling:
-    """One server after the other is given the response that balances it while the others stay as they are."""
+    """Iteration over the servers: each gets the response that balances it while the others stay unchanged."""
 
     def __init__(self, problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> None:
         self._problem, self._curves = problem, curves
@@ -93,12 +93,12 @@ class _Settling:
         return Equilibrium(rates, dict(self._response_s), saturated)
 
     def _balanced_s(self, host: Host) -> float:
-        """The shortest response at which no more is asked than the server can do, nor than it can answer as fast."""
+        """Return the shortest response at which the server can carry the load, and can answer it as fast."""
         mean, asked = self._curves.mean(host.config), _Asked(self._problem, self._tops, host, self._without(host))
         low_s, high_s = mean.y[0], self._response_s[host]
 
         def suffices(response_s: float) -> bool:
-            """Responses only fall with the load, the load only falls with the response."""
+            """Return whether this response is long enough. Responses fall with the load, and the load with the response."""
             load_hz = asked.load_hz(response_s)
             return load_hz <= mean.x[-1] and mean.at(load_hz) <= response_s
 
@@ -114,7 +114,7 @@ class _Settling:
         return high_s
 
     def _without(self, host: Host) -> dict[int, float]:
-        """Demand -> slowest response at the other servers, of the classes on this one."""
+        """Return demand -> slowest response at the other servers, of the classes on this one."""
         tasks = {self._problem.demands[d].task for d, _ in host.robots}
         return {d.index: self._slowest_s(d.index, host) for task in tasks for d in self._problem.classes[task].coupled}
 
@@ -122,5 +122,5 @@ class _Settling:
         return max((self._response_s[host] for host in self._where[demand] if host is not but), default=0.0)
 
     def _rate_hz(self, task: int, slowest: Mapping[int, float]) -> float:
-        """A class is as fast as the slowest of its servers lets it be."""
+        """Return the rate of a class, which its slowest server limits."""
         return min(self._tops[task], self._problem.classes[task].closed_loop_hz(slowest) * (1 - MARGIN))

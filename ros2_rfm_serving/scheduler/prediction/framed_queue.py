@@ -1,9 +1,9 @@
-"""How long robots of pipelined sessions wait at a server whose rows go on one solver step at a time (AURAS §4): a queue of frames.
+"""Waiting times of pipelined sessions at a server with stepwise batching (AURAS §4): a queue of frames.
 
-As in `stepped_queue.py` the very robots are run from several starts, but each asks once per frame, whatever is answered meanwhile,
-and has several requests in flight. A request goes on by a stage with each of its session's frames (`engines/flow/frames.py`), and
-is answered in the last one; so however quick the server is, it takes as many frames as come after its own. Rows that wait for a
-frame cost no time. Who has no such session shares the server as `stepped_queue.py` has it, but for whole batches: there are none.
+As in `stepped_queue.py` the robots are simulated from several starts, but each asks once per frame, whatever is answered meanwhile,
+and has several requests in flight. A request advances by a stage with each of its session's frames (`engines/flow/frames.py`), and
+is answered in the last one; however fast the server is, this takes as many frames as come after its own. Rows that wait for a frame
+cost no time. Robots without such a session share the server as in `stepped_queue.py`, but without whole batches.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
@@ -26,7 +26,7 @@ from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Grou
 from ros2_rfm_serving.types import Pipelining
 
 Stages = tuple[int, ...]
-"""Solver steps that each frame after a request's own lets it do."""
+"""Solver steps that each frame after a request's own allows it."""
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -37,19 +37,19 @@ def framed_runs(members: tuple[Member, ...], law: SteppedService, order: str = "
 
 
 def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
-    """Return what the members see in all of `framed_runs`."""
+    """Return the waiting times of the members in all of `framed_runs`."""
     return framed_runs(members, law, order, most).waits
 
 
 def stages_of(pipelining: Pipelining, num_steps: int) -> Stages:
-    """Of a server that takes such a session; one with more stages than steps is refused there."""
+    """Return the stages of a server that accepts such a session; a session with more stages than steps is refused there."""
     spread = steps_of_stages(num_steps, replace(pipelining, pp_generation=min(pipelining.pp_generation, num_steps)))
     return (*[0] * (pipelining.pp_perception - 1), *spread)
 
 
 @dataclass(slots=True, eq=False)
 class _Row(Group):
-    """Of a pipelined session. `turns_left`: in the frames that have begun."""
+    """Row of a pipelined session. `turns_left` counts the frames that have begun."""
 
     is_framed: ClassVar = True
     later: list[int] = field(default_factory=list)
@@ -60,13 +60,13 @@ class _Row(Group):
         return self.turns_left + sum(self.later)
 
     def goes_on(self) -> None:
-        """A frame has begun."""
+        """Note that a frame has begun."""
         if self.later:
             self.turns_left += self.later.pop()
 
 
 class _FramedRun(Run):
-    """Of one start. `_groups` has what goes on; rows that wait for a frame are in their session alone."""
+    """Simulation of one start. `_groups` has the advancing rows; rows that wait for a frame are only in their session."""
 
     def __init__(self, members: tuple[Member, ...], law: SteppedService, order: str, rng: np.random.Generator) -> None:
         super().__init__(members, law, order, rng)
@@ -74,7 +74,7 @@ class _FramedRun(Run):
         self._sessions: dict[Frames, list[_Row]] = defaultdict(list)
 
     def run(self, end_s: float) -> Found:
-        """Those that no frame comes for any more, since all was watched, are answered after the end."""
+        """Run until `end_s`. Rows that no frame follows any more, because the watched time is over, are answered after the end."""
         found = super().run(end_s)
         for session in self._sessions.values():
             for row in session:
@@ -86,7 +86,7 @@ class _FramedRun(Run):
         return False
 
     def _enter(self) -> bool:
-        """Frames at once, and whoever waits beside them; others by themselves as ever."""
+        """Let in frames at once, with the requests beside them; requests without a frame follow the usual rule."""
         framed = [request for request in self._ready if isinstance(request[2], InFrames)]
         if not framed:
             return super()._enter()
@@ -103,7 +103,7 @@ class _FramedRun(Run):
         return number < room
 
     def _begin(self, request: Request, began_s: float) -> None:
-        """A frame of its session: all other rows of that go on."""
+        """Begin a frame of its session: all other rows of the session advance."""
         robot = request[2]
         assert isinstance(robot, InFrames) and robot.member.pipelining
         session, robot.begun_with_s = self._sessions[robot.frames], robot.frames.until_s
@@ -119,7 +119,7 @@ class _FramedRun(Run):
         self._num_rows += len(group.rows)
 
     def _turns(self, *, once: bool) -> None:
-        """One: rows that are late only in company go first (`dispatch/entering.py`), where no other one is for that."""
+        """Run one turn. Rows that would only be late in company go first (`dispatch/entering.py`), if none becomes late by it."""
         if not self._groups:
             return
         urgent = self._urgent()
@@ -145,7 +145,7 @@ class _FramedRun(Run):
         return urgent
 
     def _saves(self, urgent: list[Group], company_s: float) -> bool:
-        """Return whether all of these are in time if they go alone, and every other row in flight is so all the same."""
+        """Return whether all of these are in time if they go alone, and all other rows in flight still are."""
         now_s, alone_s = self._now_s, self._rule.step_s[sum(len(group.rows) for group in urgent)]
         if any(now_s + group.left * alone_s > _due_s(group) for group in urgent):
             return False
@@ -156,7 +156,7 @@ class _FramedRun(Run):
         return all(now_s + first_s + group.left * company_s <= _due_s(group) for group in others)
 
     def _ended(self, group: Group) -> None:
-        """All, or what its frames have let it do until now."""
+        """Answer a row that has ended, unless it waits for its next frame."""
         if isinstance(group, _Row):
             if group.later:
                 return

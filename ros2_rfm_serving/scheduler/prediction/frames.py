@@ -1,4 +1,4 @@
-"""Robots of pipelined sessions in a queue: one request per frame, several in flight (AURAS §4)."""
+"""Simulated robots of pipelined sessions in a queue: one request per frame, several in flight (AURAS §4)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ros2_rfm_serving.scheduler.prediction.askers import ROUNDING, Expected, Mem
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One request of a pipelined session."""
+    """Request of a pipelined session."""
 
     at_s: float
     stood_s: float
-    """Until then, in all."""
+    """Total time that the robot had stood by then."""
     bridged_s: float
-    """That may be executed until its answer: nothing where the robot waited for it."""
+    """Time that may be executed before its answer: 0 if the robot waited for it."""
 
 
 class Frames:
-    """When one robot of a pipelined session asks (`robot/conversation/link.py`): once per frame, at its control steps, whatever is
-    answered meanwhile; not while as many requests are in flight as it has agreed upon. Whoever has nothing left to execute stands,
-    and its steps begin anew with the answer; whose observations are usually older than a chunk lasts asks when it stands, and takes
+    """Timing of the requests of one pipelined session (`robot/conversation/link.py`): once per frame, at its control steps,
+    whatever is answered meanwhile, but not while the agreed number of requests is in flight. A robot without actions stands, and
+    its steps restart with the answer; one whose observations are usually older than a chunk lasts asks when it stands, and accepts
     no answer to what it asked before it moved on (`robot/conversation/due.py`)."""
 
     __slots__ = (
@@ -37,17 +37,17 @@ class Frames:
         self._member, self._steps_from_s, self._next_s = member, begins_s, begins_s
         self._sent: deque[_Sent] = deque(maxlen=pipelining.depth)
         self._saw = pipelining.pp_generation + pipelining.fetch_offset
-        """Requests after its own whose observation the end of a chunk belongs to."""
+        """Number of requests after its own whose observation the end of a chunk belongs to."""
         self._expected, self._first, self._waits = Expected(), True, False
         self._stood_s = 0.0
-        """In all, before it had actions until then."""
+        """Total time that it stood before it last had actions."""
         self.until_s = begins_s
-        """It has actions."""
+        """Time until which it has actions."""
         self.takes = self.executes = True
-        """Its last answer, and anything of that."""
+        """True when it accepts its last answer, and when it executes any of it."""
 
     def ask_s(self, from_s: float) -> float:
-        """One more request, after the last one, once there is room for it. from_s: that is."""
+        """Return when one more request is sent, after the last one. from_s: when there is room for it."""
         member = self._member
         sent_s = max(from_s, self._next_s, self.until_s if self._waits else -math.inf)
         if sent_s < self.until_s:
@@ -57,7 +57,7 @@ class Frames:
         return sent_s
 
     def answered(self, at_s: float) -> None:
-        """The oldest of those in flight; its rows count from the observation that its end saw."""
+        """Note the answer to the oldest request in flight. Its rows count from the observation that its end saw."""
         member, seen, stands = self._member, self._sent[self._saw], at_s >= self.until_s
         took_s = at_s - seen.at_s
         moved_s = took_s - (self._has_stood_s(at_s) - seen.stood_s)
@@ -82,19 +82,18 @@ class Frames:
 
 
 class InFrames(Robot):
-    """One of the requests that a robot of a pipelined session has in flight, and those that take its place; they are answered in
-    the order in which they were sent."""
+    """One of the requests that a pipelined robot has in flight, and its successors; answers come in the order of sending."""
 
     __slots__ = ("begun_with_s", "frames")
 
     def __init__(self, index: int, member: Member, frames: Frames, of: Team) -> None:
         super().__init__(index, member, frames.ask_s(-math.inf), of)
         self.frames, self.begun_with_s = frames, -math.inf
-        """Up to when it had actions when the server took this request."""
+        """Time until which it had actions when the server began this request."""
 
     @property
     def starves_s(self) -> float:
-        """As its server knows it when the request has come."""
+        """Return when it runs out of actions, as its server knows it from the arrival of the request."""
         return max(self.begun_with_s, self.since_s)
 
     @property

@@ -1,8 +1,8 @@
-"""When a server whose rows go on one solver step at a time lets others join: its rule, over the seconds of a service law.
+"""Rule by which a server with stepwise batching lets requests join a running batch, over the seconds of a service law.
 
-The server decides by what it measures while it serves (`dispatch/flight.py`, `entering.py`): running means, which are off by
-a third of the scatter of what they are of. Where joining serves hardly more than whole batches, that decides; and while it runs
-whole batches it measures no steps, and goes on so for a while.
+The server decides by what it measures while it serves (`dispatch/flight.py`, `entering.py`): running means, whose error is a third
+of the scatter of the measured values. Where joining serves hardly more than whole batches, that error decides; and while it runs
+whole batches it measures no steps, and continues with them for a while.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ import numpy as np
 from ros2_rfm_serving.profiles import SteppedService
 
 WORTHWHILE = 0.05
-"""More rows that improve the throughput of steps by less are not worth their time."""
+"""Relative gain of throughput per step below which more rows are not worth their time."""
 NEWEST = 0.2
-"""Weight of the newest in a running mean."""
+"""Weight of the newest value in a running mean."""
 MOST_ALIKE = 50
-"""Whole batches in a row."""
+"""Largest number of whole batches in a row."""
 TIMES = 256
-"""That a server looks anew at what it has learned, before the same come again."""
+"""Number of random judgements of a server before the same ones repeat."""
 ROUNDING = 1e-9
-"""Of a throughput, relatively."""
+"""Relative rounding tolerance of a throughput."""
 REMEMBERED = 64
-"""Laws, each with a number of sessions."""
+"""Number of cached laws, each with a number of sessions."""
 Seconds = Sequence[float]
-"""By number of rows, from none on."""
+"""Seconds by number of rows, from 0 on."""
 
 
 class Joining:
-    """Of one law, and so many sessions."""
+    """Joining rule for one law and number of sessions."""
 
     def __init__(self, law: SteppedService, num_sessions: int) -> None:
         self.num_turns, self._sessions = law.num_steps, num_sessions
         self.perceive_s = (0.0, *(law.perception_s(rows) for rows in range(1, law.max_rows + 1)))
         self.step_s = (0.0, *(law.step_s(rows) for rows in range(1, law.max_rows + 1)))
         self.whole_s = [law.mean_s(rows) for rows in range(1, law.max_rows + 1)]
-        """Of batches of 1, 2, ... rows that run as a whole."""
+        """Duration of batches of 1, 2, ... rows that run as a whole."""
         self.most = _worthwhile(self.step_s)
-        """Rows at once: one more would make turns longer than it shortens the queue."""
+        """Most rows at once: one more would make turns longer than it shortens the queue."""
         self._scatter = law.jitter * math.sqrt(NEWEST / (2 - NEWEST))
-        """Of what was learned, relatively."""
+        """Relative scatter of the learned means."""
         self._groups: dict[int, Sequence[int]] = {}
         self._gains: dict[int, float] = {}
 
     def num_groups(self, num_here: int, look: int = 0) -> int:
-        """In flight, of rows at the same step each, that serve most, where so many wait or are in flight: as a server has learned
-        it by the `look`th time."""
+        """Return the number of groups in flight, each of rows at the same step, that serve most requests when `num_here` wait or
+        are in flight, by what the server has learned at its `look`th judgement."""
         if num_here not in self._groups:
             each = self._each(num_here)
             rates_hz = np.array([self._rate_hz(groups, num_here) * (1.0 - ROUNDING * groups) for groups in each])
@@ -59,8 +59,8 @@ class Joining:
         return self._groups[num_here][look % TIMES]
 
     def gain(self, num_waiting: int) -> float:
-        """Of more groups than one over whole batches, for those who wait, or with as many more as come on average while one runs:
-        in standard deviations of what was learned. Not above 0: nobody joins, as far as the costs are known."""
+        """Return the gain of several groups over whole batches, for the waiting requests, or with as many more as come on average
+        while one runs, in standard deviations of the learned values. At 0 or below no request joins, by the known costs."""
         if num_waiting not in self._gains:
             later = max(num_waiting, min(self._sessions, math.ceil(1.5 * num_waiting)))
             self._gains[num_waiting] = max(self._gain(num_waiting), self._gain(later))
@@ -79,12 +79,12 @@ class Joining:
         return self._rows_of_group(groups, num_here) / sum(self._took_s(groups, num_here))
 
     def _off(self, groups: int, num_here: int) -> float:
-        """Standard deviation of the rate, relatively: each number of rows was measured by itself."""
+        """Return the relative standard deviation of the rate: each number of rows was measured by itself."""
         parts_s = self._took_s(groups, num_here)
         return self._scatter * math.hypot(*parts_s) / sum(parts_s)
 
     def _took_s(self, groups: int, num_here: int) -> tuple[float, ...]:
-        """Of one group's perception, and of the steps until the next; each on the straight line between two numbers of rows."""
+        """Return the durations of one group's perception, and of the steps until the next, each for two numbers of rows."""
         rows, turns = self._rows_of_group(groups, num_here), self.num_turns / groups
         steps_s = (turns * seconds for seconds in _ends(self.step_s, groups * rows))
         return (*_ends(self.perceive_s, rows), *steps_s)
@@ -95,10 +95,10 @@ class Joining:
 
 
 class Wholes:
-    """Whether who waits at an idle server runs as a whole, one decision after the other."""
+    """Sequence of decisions whether the requests at an idle server run as a whole batch."""
 
     def __init__(self, rule: Joining, chance: Iterator[float]) -> None:
-        """chance: standard normal."""
+        """Begin without a judgement. chance: standard normal."""
         self._rule, self._chance = rule, chance
         self._off: float | None = None
         self._alike = 0
@@ -106,8 +106,8 @@ class Wholes:
     def next(self, num_waiting: int) -> bool:
         """Return whether the next batch runs as a whole.
 
-        After `MOST_ALIKE` whole batches in a row one goes step by step, to measure what that takes. Rows that come meanwhile join
-        it, so that a busy server goes on step by step until nobody is in flight.
+        After `MOST_ALIKE` whole batches in a row one goes step by step, to measure its steps. Rows that come meanwhile join it, so
+        that a busy server continues step by step until no row is in flight.
         """
         if self._alike >= MOST_ALIKE:
             self._off, self._alike = None, 0
@@ -117,7 +117,7 @@ class Wholes:
         return whole
 
     def _is_better_whole(self, gain: float) -> bool:
-        """As far as the server has learned it, which it does anew after each row that went step by step."""
+        """Return whether a whole batch is better by what the server has learned, again after each step-by-step batch."""
         if gain <= 0.0:
             return True
         if self._off is None or not self._alike:
@@ -136,8 +136,8 @@ def _worthwhile(step_s: Seconds) -> int:
 
 
 def _ends(seconds: Seconds, mean_rows: float) -> tuple[float, float]:
-    """What both ends of a straight line between two numbers of rows add; less than one takes as long as one, more than there are as
-    the last."""
+    """Return the contributions of both ends of a straight line between two numbers of rows. Less than one row takes as long as one,
+    and more than the largest number as the largest."""
     mean_rows = min(max(1.0, mean_rows), len(seconds) - 1)
     low = int(mean_rows)
     return (1.0 - (mean_rows - low)) * seconds[low], (mean_rows - low) * seconds[min(low + 1, len(seconds) - 1)]

@@ -1,8 +1,8 @@
-"""How far robots of a placement may go by their own closed queues, where the profile's curves say too much or too little.
+"""Highest rates of a placement by the closed queues of its own robots, where the profile's curves say too much or too little.
 
-A curve was measured over the load alone, of robots that keep a pace of their own and have no network between them. What just these
-robots keep (`closed_queue.py`) gives every server a load of its own up to which its SLOs hold, in place of the curve's; with these
-the rates are found as ever (`rates.py`), and looked at once more as they are.
+A curve was measured as a function of the load alone, with robots that keep a pace of their own and have no network between them.
+The simulation of the actual robots (`closed_queue.py`) gives every server its own highest load at which its SLOs hold, in place of
+the curve's; with these limits the rates are found as usual (`rates.py`), and simulated once more.
 """
 
 from __future__ import annotations
@@ -24,67 +24,66 @@ from ros2_rfm_serving.scheduler.solution import RESERVE, limit_s
 
 BISECTIONS, CORRECTIONS = 4, 8
 CORRECTED = 0.93
-"""Of a server's load, where its robots still miss an SLO; more than once for those that go on missing it."""
+"""Factor on a server's load while its robots still miss an SLO; it is applied more than once to those that go on missing it."""
 PATIENT = 3
-"""Corrections of one server after which each is longer than the one before."""
+"""Corrections of one server after which each is larger than the one before."""
 BUSIEST = 0.95
-"""Of what a server can do: the rest is for what has piled up when robots start, or steps of theirs that come a moment late. Without
-it hardly anything would ever end that."""
+"""Largest share of a server's capacity in use: the rest works off what has piled up when robots start, or steps of theirs that come
+slightly late. Without it a backlog would hardly ever end."""
 CALM = 0.9
-"""The same where no network is declared, and load goes beyond what the curve lets it: in 3 of 40 starts of seven asynchronous
-robots at 95 % what had piled up lasted for 15 s and longer, at 90 in one, shortly."""
+"""The same where no network is declared, and the load exceeds the curve's limit: in 3 of 40 starts of seven asynchronous robots at
+95 %, a backlog lasted for 15 s and longer; at 90 % in one, shortly."""
 WARY = 0.1
-"""Of an SLO, in reserve where asynchronous robots go beyond what a curve lets them: by when they start, p99 of a fifth of such
+"""Share of an SLO in reserve where asynchronous robots exceed the curve's limit: depending on their start, p99 of a fifth of such
 servers differs by more than that (`rfm bench predictions`)."""
 QUICKER = (1.5, 2.0, 3.0, 4.5, 7.0)
-"""Times the rates by the curve, tried where those do not do."""
+"""Factors on the rates by the curve that are tried where these rates miss an SLO."""
 QUEUE_WORK = 0.02
-"""Of one server's closed queue, in units of `Budget`."""
+"""Work of one server's closed queue, in units of `Budget`."""
 ASSURED, ASSURED_BATCHES = 0.96, 0.98
-"""Share of its load that a server keeps whose robots miss an SLO when they are watched for longer: of rows that go on one step at a
-time, and of batches."""
+"""Share of its load that a server keeps if its robots miss an SLO when they are watched for longer: stepwise, and in batches."""
 ASSURINGS, GRADUAL = 14, 6
-"""How often a load is lowered so; and after how many times by more each."""
+"""Most reductions of a load by that share; and the number after which each is larger than the one before."""
 
 SLOW, CLIMBS = 0.5, 4
-"""Share of its closed loop below which a class is tried at higher rates, alone; and how many of them."""
+"""Share of its closed loop below which a class is tried at higher rates, alone; and the most such classes."""
 STEPS = (1.0, 0.75, 0.5, 0.35, 0.2, 0.1)
-"""Of its closed loop, tried."""
+"""Shares of its closed loop that are tried."""
 FINER = 2
-"""Bisections between the highest of them that is kept and the next one."""
+"""Bisections between the highest one that keeps the SLOs and the next one."""
 
 
 class OwnQueues:
-    """Of one placement, around the rates that it has by the curves."""
+    """Rate search by the own queues of one placement, around its rates by the curves."""
 
     def __init__(self, problem: Problem, curves: Curves, operation: Operation, rates: Rates) -> None:
         self._problem, self._curves, self._operation, self._rates = problem, curves, operation, rates
         self._far = any(demand.slo.travel_s for demand in problem.demands) or any(curves.away_s(h.config) for h in operation.hosts)
         self.work = 0.0
-        """Done so far, in units of `Budget`."""
+        """Work so far, in units of `Budget`."""
         self.short: tuple[int, ...] = ()
-        """Of the operation's servers those that keep `tuned` from finding anything: their robots miss an SLO at any rate tried."""
+        """Indices of the operation's servers that `tuned` fails for: their robots miss an SLO at any rate tried."""
         self.limits: dict[int, float] = {}
-        """Of the operation's servers, after `tuned`: loads up to which their robots keep every SLO, as far as is known."""
+        """Server index -> load up to which its robots keep every SLO, as far as is known, after `tuned`."""
         self._without_reserve: set[Host] = set()
         """Servers whose robots keep their SLOs within the curves, but leave no reserve at any rate."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Of the operation; after `tuned`, in the batches that it took."""
+        """Return the servers of the operation; after `tuned`, with the batches that it chose."""
         return self._operation.hosts
 
     def keeps(self) -> bool:
-        """As it is, with what is in reserve."""
+        """Return whether the operation keeps every SLO with its reserve."""
         return not any(self._missed(self._operation))
 
     def holds(self) -> bool:
-        """As it is, with nothing in reserve where the curves keep every SLO too."""
+        """Return whether the operation keeps every SLO, without a reserve where the curves keep every SLO too."""
         assert self._operation.caps
         return all(self._keeps(host, self._operation.caps, self._rates, 0.0) for host in dict.fromkeys(self._operation.hosts))
 
     def most(self) -> Rates | None:
-        """Rates where each server of actions does all that it may: its robots' own queue lets it do no more."""
+        """Return the rates at which each server of actions has its highest load: the robots' own queue allows no more."""
         responses = self._responses(self._rates, self._rates)
         queued = [host for host in dict.fromkeys(self._operation.hosts) if responses.has_queue(host)]
         limits = {host: self._most_hz(host) for host in queued}
@@ -94,9 +93,10 @@ class OwnQueues:
         return rates
 
     def tuned(self, known: Mapping[int, float] = MappingProxyType({})) -> Operation | None:
-        """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor.
+        """Return the operation with the highest caps and rates that keep every SLO by the queues. None: none reach every floor.
 
-        known: `limits` of others of these servers, of a placement much like this one; what they lead to is looked at."""
+        known: `limits` of some of these servers from a similar placement; only the resulting operation is checked.
+        """
         before = {self._operation.hosts[i]: limit_hz for i, limit_hz in known.items()}
         hosts = dict.fromkeys(self._operation.hosts)
         limits = self._rebatched({host: before[host] if host in before else self._limit_hz(host) for host in hosts})
@@ -105,14 +105,14 @@ class OwnQueues:
         return found
 
     def within_curves(self) -> Operation | None:
-        """After `tuned` has found something: the same, and no load beyond what the curve lets it."""
+        """Return the operation that `tuned` found, with no load above the curve's limit."""
         hosts = self._operation.hosts
         return self._corrected({hosts[i]: min(limit_hz, self._curve_hz(hosts[i])) for i, limit_hz in self.limits.items()})
 
     def climbed(self) -> Operation | None:
-        """The operation, one class after the other as far as every SLO is kept, those first that gain the most. Servers' loads were
-        looked at with classes in the proportion that the curves have them in; and slow robots that meet go on meeting, so that a
-        class may keep at a higher rate what it misses at a lower. None: it is the same."""
+        """Return the operation with each class raised as far as every SLO is kept, those first that gain the most. The loads of
+        servers were checked with the classes in the curves' proportion; and slow robots that meet go on meeting, so that a class
+        may keep an SLO at a higher rate that it misses at a lower one. None: the operation does not change."""
         found = self._operation
         if found.caps is None:
             return None
@@ -126,7 +126,7 @@ class OwnQueues:
         return found if found.rates != (self._operation.rates or self._rates) else None
 
     def _raised(self, operation: Operation, c: int, loop_hz: float) -> Operation:
-        """With the highest rate of one class that is known to keep every SLO."""
+        """Return the operation with the highest rate of one class that is known to keep every SLO."""
         assert operation.rates
         known, beyond_hz = operation, math.inf
         for hz in (share * loop_hz for share in STEPS if share * loop_hz > operation.rates[c]):
@@ -144,14 +144,14 @@ class OwnQueues:
         return known
 
     def _at(self, operation: Operation, c: int, hz: float) -> Operation | None:
-        """With this rate of one class; None: an SLO is missed."""
+        """Return the operation with this rate of one class; None: an SLO is missed."""
         assert operation.caps and operation.rates
         rates, caps = ((*of[:c], hz, *of[c + 1 :]) for of in (operation.rates, operation.caps))
         keeps = self._reaches(rates) and all(self._keeps(host, caps, rates) for host in self._hosts_of(c))
         return replace(operation, rates=rates, caps=caps) if keeps else None
 
     def _reaches(self, rates: Rates) -> bool:
-        """Whether robots' cycles, links, and what servers can do at all, let them go at these rates."""
+        """Return whether robots' cycles, links, and the capacities of servers allow these rates."""
         responses = self._responses(rates, rates)
         limits = {host: self._most_hz(host) for host in dict.fromkeys(self._operation.hosts) if responses.has_queue(host)}
         return RateSearch(self._problem, self._curves, self._operation.hosts, limits).feasible(rates)
@@ -160,7 +160,7 @@ class OwnQueues:
         return [h for h in dict.fromkeys(self._operation.hosts) if any(self._problem.demands[d].task == c for d, _ in h.robots)]
 
     def assured(self) -> Operation | None:
-        """The operation, slower where its robots miss an SLO when they are watched for longer: convoys of rows that go on together
+        """Return the operation, slower where its robots miss an SLO when they are watched for longer: convoys of stepwise batching
         come and go, and the highest caps of many that a few starts keep are those of lucky ones. None: no such caps are known."""
         found = self._operation
         if found.caps is None or found.rates is None:
@@ -181,18 +181,18 @@ class OwnQueues:
         return None
 
     def _unsure(self, operation: Operation) -> list[Host]:
-        """Those of them that miss an SLO when they are watched for longer."""
+        """Return the servers that miss an SLO when they are watched for longer."""
         queued = self._queued(operation)
         self.work += ASSURING / MOST_REQUESTS * QUEUE_WORK * len(queued)
         return [h for h, kept in kept_hosts(self._problem, self._curves, operation, queued, assuring=True) if not kept]
 
     def _queued(self, operation: Operation) -> list[Host]:
-        """Those whose robots' own queue can be run."""
+        """Return the servers whose robots' own queue can be simulated."""
         responses = self._responses(self._rates, self._rates)
         return [host for host in dict.fromkeys(operation.hosts) if responses.has_queue(host)]
 
     def _corrected(self, limits: dict[Host, float | None]) -> Operation | None:
-        """Within these limits, and lower ones of servers whose robots miss an SLO all the same."""
+        """Return the operation within these limits, lowered for servers whose robots miss an SLO all the same."""
         misses: Counter[Host] = Counter()
         for _ in range(CORRECTIONS):
             found = self._within({host: limit for host, limit in limits.items() if limit is not None})
@@ -212,7 +212,7 @@ class OwnQueues:
         return None
 
     def _rebatched(self, limits: Mapping[Host, float | None]) -> dict[Host, float | None]:
-        """Where robots miss an SLO however slowly they go: with the batches with which they may go fastest."""
+        """Return the limits, with other batches for servers whose robots miss an SLO at any rate, for the highest load."""
         instead: dict[Host, Host] = {}
         found: dict[Host, float | None] = {}
         for host, limit_hz in limits.items():
@@ -223,7 +223,7 @@ class OwnQueues:
         return found
 
     def _batched(self, host: Host) -> Iterator[Host]:
-        """In other batches that take the same, full or not."""
+        """Yield the server with other batches that take the same time, full or not."""
         config = host.config
         for other in self._curves.of(config.model):
             if other.gpu_type == config.gpu_type and other.batch_size != config.batch_size and self._curves.pads_batches(other):
@@ -240,7 +240,7 @@ class OwnQueues:
         return (host for host in dict.fromkeys(operation.hosts) if not self._keeps(host, operation.caps, operation.rates))
 
     def _limit_hz(self, host: Host) -> float | None:
-        """The highest load at which robots that share it as they do now keep every SLO. None: the curve alone says.
+        """Return the highest load at which its robots, in their current proportion, keep every SLO. None: only the curve tells.
 
         A plan may use an SLO up where the curve keeps it. Robots that leave no reserve at any rate are therefore judged without
         one: otherwise a placement would be lost as soon as another of its servers has to be tuned.
@@ -274,23 +274,23 @@ class OwnQueues:
         return low * load_hz
 
     def _most_hz(self, host: Host) -> float:
-        """What a server may be asked for by its robots' own queue."""
+        """Return the highest load of a server that is judged by its robots' own queue."""
         whole_hz = self._curves.max_rate_hz(host.config)
         return BUSIEST * whole_hz if self._far else max(CALM * whole_hz, self._curve_hz(host))
 
     def _factors(self, host: Host, load_hz: float, most: float) -> list[float]:
-        """Times the rates: as they are, as the curve has it, and quicker. Phases give way by answers: slow robots meet for longer
-        than quicker ones do."""
+        """Return the factors on the rates to try: the rates themselves, those by the curve, and higher ones. Phases adapt with each
+        answer, so that slow robots meet for longer than fast ones."""
         by_curve = 1.0 if self._far else max(self._curve_hz(host) / load_hz, 1.0)
         return sorted(factor for factor in {1.0, by_curve, *QUICKER} if factor < most)
 
     def _keeps_times(self, host: Host, factor: float) -> bool:
-        """With so many times the rates."""
+        """Return whether the robots keep every SLO at the rates times `factor`."""
         caps = tuple(min(factor * f, task.max_rate_hz) for f, task in zip(self._rates, self._problem.classes, strict=True))
         return self._keeps(host, caps, self._rates)
 
     def _keeps(self, host: Host, caps: Rates, rates: Rates, reserve: float | None = None) -> bool:
-        """reserve: of an SLO that the curve does not keep; None: what robots like these need."""
+        """Return whether the robots keep every SLO. reserve: share of an SLO that the curve misses; None: the usual one."""
         responses = self._responses(caps, rates)
         if not responses.has_queue(host):
             return self._load_hz(host, rates) <= self._curve_hz(host) * (1 + TOLERANCE)
@@ -310,7 +310,7 @@ class OwnQueues:
         return Responses(self._problem, self._curves, self._operation.hosts, caps, Equilibrium(rates, {}, frozenset()))
 
     def _curve_hz(self, host: Host) -> float:
-        """Up to where every SLO holds by the profile's curve."""
+        """Return the highest load at which every SLO holds by the profile's curve."""
         slos = [self._problem.demands[d].slo for d, _ in host.robots]
         return min((self._curves.capacity_hz(host.config, slo) for slo in slos), default=math.inf)
 

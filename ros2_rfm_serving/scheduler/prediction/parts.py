@@ -1,8 +1,8 @@
-"""A class in parts: robots of one class that ask the same kind of servers go at a rate of their own.
+"""Division of a class into parts: robots of one class that use the same kinds of servers have a rate of their own.
 
-ROSA's classes share one action rate (§3.4.1), and its eq. 4 takes the mean latency of the class. A robot knows nothing of others'
-servers: whoever sits on a quick one need not wait for those on a slow one. Every part is a class for itself in a finer problem, in
-which the rates of a placement are found, predicted and judged by the same code; its name, value and floor are those of its class.
+ROSA's classes share one action rate (§3.4.1), and its eq. 4 takes the mean latency of the class. A robot does not depend on others'
+servers: one with a fast server need not wait for those with a slow one. Every part is a class of its own in a finer problem, in
+which the same code finds, predicts and judges the rates of a placement; its name, value and floor are those of its class.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 
 Seats = tuple[int, ...]
-"""Of one robot: index of the host of each demand of its class."""
+"""Index of the host of each demand of its class, for one robot."""
 
 
 @dataclass(frozen=True)
 class Parted:
     problem: Problem
-    """Its classes are the parts."""
+    """Problem whose classes are the parts."""
     hosts: tuple[Host, ...]
     """The same servers in the same order, with the demands of the parts."""
     of: tuple[int, ...]
-    """Part -> class."""
+    """Class of each part."""
 
     def rates(self, rates: Rates) -> Rates:
-        """Of the parts, where each goes as its class does."""
+        """Return the rates of the parts, each with that of its class."""
         return tuple(rates[c] for c in self.of)
 
 
 def undivided(problem: Problem, hosts: Sequence[Host]) -> Parted:
-    """Every class is its only part."""
+    """Return the problem with each class as its only part."""
     return Parted(problem, tuple(hosts), tuple(range(len(problem.classes))))
 
 
 def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
-    """Parts as coarse as can be: equal servers are one kind. Undivided, where robots are without a server."""
+    """Return parts that are as coarse as possible: equal servers are one kind. It is undivided if a robot lacks a server."""
     seats = _seats(problem, hosts)
     if any(len(seats[d.index]) != problem.robots_of(d) for d in problem.demands):
         return undivided(problem, hosts)
@@ -48,7 +48,7 @@ def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
 def seated(
     problem: Problem, hosts: Sequence[Host], robots: Sequence[Sequence[Seats]], kinds: Sequence[Host] | None = None
 ) -> Parted:
-    """With the seats of every robot of each class. kinds: of the hosts, where equal ones are told apart."""
+    """Return parts for the given seats of all robots of each class. kinds: of the hosts, where equal ones are distinguished."""
     classes: list[TaskClass] = []
     of: list[int] = []
     counts: list[Counter[int]] = [Counter() for _ in hosts]
@@ -67,13 +67,13 @@ def seated(
 
 
 def _kinds(hosts: Sequence[Host]) -> list[int]:
-    """Of each host the first that equals it."""
+    """Return for each host the index of the first one that equals it."""
     first: dict[Host, int] = {}
     return [first.setdefault(host, i) for i, host in enumerate(hosts)]
 
 
 def _part(problem: Problem, c: int, num_robots: int, first: int, index: int) -> TaskClass:
-    """Of a class, with its place in the finer problem: a search asks for the same ones over and over."""
+    """Return a part of a class, with its place in the finer problem, cached for repeated searches."""
     key = c, num_robots, first, index
     if key not in problem.parts:
         task = problem.classes[c]
@@ -83,7 +83,7 @@ def _part(problem: Problem, c: int, num_robots: int, first: int, index: int) -> 
 
 
 def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[int]) -> list[Counter[Seats]]:
-    """The seats of the robots of every part; obligations make none, for their rate is the same everywhere. kinds: of the hosts."""
+    """Return the seats of the robots of every part. Obligations, with one rate everywhere, make no part. kinds: of the hosts."""
     coupled = [i for i, d in enumerate(task.demands) if d.goal_coupled]
     parts: dict[Seats, Counter[Seats]] = defaultdict(Counter)
     for robot, number in Counter(robots).items():
@@ -92,7 +92,7 @@ def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[int]) -> li
 
 
 def _seats(problem: Problem, hosts: Sequence[Host]) -> dict[int, list[int]]:
-    """Demand -> host of one robot after the other, equal hosts beside each other."""
+    """Return demand -> host of one robot after the other, equal hosts beside each other."""
     kinds = _kinds(hosts)
     seats: dict[int, list[int]] = {d.index: [] for d in problem.demands}
     for i in sorted(range(len(hosts)), key=kinds.__getitem__):

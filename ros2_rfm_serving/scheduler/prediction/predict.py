@@ -1,4 +1,4 @@
-"""What a placement will do, predicted from the profile: rates, latencies, and whether every SLO is met."""
+"""Prediction of a placement's performance from the profile: rates, latencies, and whether every SLO is met."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ros2_rfm_serving.scheduler.solution import (
 )
 
 DOUBTFUL = 0.5
-"""Of what curves say: robots whose floor is below that are quick enough in any queue of theirs."""
+"""Share of the curves' rates: robots with a lower floor are fast enough in any queue of theirs."""
 BELOW_CURVES = 0.01
-"""Share of what the curves let these very servers do that robots' own queues may take before the bound says little."""
+"""Share of the curves' objective for the same servers that robots' own queues may lose before the bound says little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A placement and how it is run."""
+    """Placement and how it is operated."""
 
     hosts: tuple[Host, ...]
     caps: Rates | None
@@ -47,7 +47,7 @@ class Operation:
     """Rates of classes that pace themselves (see `convoys`)."""
     gpus: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    """Of the servers, where they are given."""
+    """Names of the servers, where they are given."""
     complete: bool = True
 
 
@@ -61,7 +61,8 @@ def solution_of(
     declared: tuple[int, ...] | None = None,
     assuring: bool = True,
 ) -> Solution:
-    """declared: robots of each class, where the policy serves only some of them. assuring: as in `Responses`."""
+    """Return the predicted solution. declared: robots of each class, where the policy serves only some of them. assuring: as in
+    `Responses`."""
     settled = _settled(problem, curves, operation)
     rates = settled.rates
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled, assuring=assuring)
@@ -97,8 +98,8 @@ def solution_of(
 
 
 def _is_below_curves(problem: Problem, curves: Curves, operation: Operation) -> bool:
-    """Whether these servers would be worth clearly more if the profile's curves alone had to be kept: robots' own queues hold their
-    rates down. Only of rates that were found with queues; caps of other policies follow curves of their own."""
+    """Return whether these servers would be worth clearly more if only the profile's curves had to be kept, so that robots' own
+    queues limit their rates. This applies only to rates that were found with queues, not with other policies' curves."""
     if operation.rates is None or operation.caps is None or operation.gpus:
         return False
     rates = RateSearch(problem, curves, operation.hosts).best()
@@ -106,13 +107,14 @@ def _is_below_curves(problem: Problem, curves: Curves, operation: Operation) -> 
 
 
 def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation, reserve: float = 0.0) -> bool:
-    """Those of curves alone first: they are quickly looked at. reserve: share of every SLO that is not to be used up."""
+    """Return whether every SLO is kept; servers that only need curves are checked first, because that is fast. reserve: share of
+    every SLO that is not to be used up."""
     hosts = sorted(dict.fromkeys(operation.hosts), key=_is_fixed)
     return all(kept for _, kept in kept_hosts(problem, curves, operation, hosts, reserve))
 
 
 def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host]) -> set[Host]:
-    """Those of them that keep every SLO, and on which nobody is expected below its floor."""
+    """Return the servers that keep every SLO and every floor."""
     return {
         host
         for host, kept in kept_hosts(problem, curves, operation, dict.fromkeys(hosts), 0.0)
@@ -121,19 +123,19 @@ def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts:
 
 
 def _keeps_floors(problem: Problem, curves: Curves, operation: Operation, host: Host) -> bool:
-    """By the queue of its robots, where one is known."""
+    """Return whether the robots' queue keeps every floor, where the queue is known."""
     responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
     floors = {d: problem.classes[problem.demands[d].task].floor_hz for d, _ in host.robots}
     return all(hz >= SURE * floors[d] for d, hz in responses.acts_hz(host).items())
 
 
 def floors_in_doubt(problem: Problem, rates: Rates) -> bool:
-    """Whether a floor is so near to what curves say that robots' own queues have to be looked at."""
+    """Return whether a floor is so close to the curves' rates that robots' own queues have to be simulated."""
     return any(task.floor_hz > DOUBTFUL * hz for task, hz in zip(problem.classes, rates, strict=True) if task.num_robots)
 
 
 def keeps_every_floor(problem: Problem, curves: Curves, operation: Operation) -> bool:
-    """Whether every robot is expected to act as often as its floor says."""
+    """Return whether every robot is expected to act as often as its floor requires."""
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
     acting = _expected(problem, responses, operation, settled.rates)
@@ -149,7 +151,7 @@ def kept_hosts(
     *,
     assuring: bool = False,
 ) -> Iterator[tuple[Host, bool]]:
-    """Whether each of them keeps every SLO. assuring: as in `Responses`."""
+    """Yield each server and whether it keeps every SLO. assuring: as in `Responses`."""
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled, assuring=assuring)
     for host in hosts:
@@ -175,7 +177,7 @@ def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution],
 
 
 def _acting(problem: Problem, curves: Curves, operation: Operation, settled: Equilibrium) -> Responses:
-    """Return the responses by which robots act: with what they wait for elsewhere by the queues that are there."""
+    """Return the responses that determine how robots act: with waits for other components by the known queues."""
     return Responses(problem, curves, operation.hosts, operation.caps, settled, calls_by_queue=True)
 
 
@@ -186,14 +188,14 @@ def _settled(problem: Problem, curves: Curves, operation: Operation) -> Equilibr
 
 
 def _qualified(problem: Problem, rates: Rates, late: Collection[str]) -> Rates:
-    """Of what counts: classes that miss an SLO do nothing."""
+    """Return the rates that count: classes that miss an SLO have 0."""
     return tuple(0.0 if t.name in late else f for t, f in zip(problem.classes, rates, strict=True))
 
 
 def _tasks(
     problem: Problem, search: RateSearch, rates: Rates, expected: Rates, declared: Sequence[int] | None
 ) -> dict[str, TaskSolution]:
-    """Of whole classes: of those in parts the mean over the robots. declared: robots of each class, which is whole then."""
+    """Return the results of whole classes; classes in parts get means over the robots. declared: robots of each undivided class."""
     loops = search.closed_loops_hz(rates)
     parts: dict[str, list[int]] = defaultdict(list)
     for c, task in enumerate(problem.classes):
@@ -217,24 +219,24 @@ def _tasks(
 
 
 def expected(problem: Problem, curves: Curves, operation: Operation) -> float:
-    """The objective by what robots do in their own queues."""
+    """Return the objective by the actions of robots in their own queues."""
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
     return problem.objective(_expected(problem, responses, operation, settled.rates).mean)
 
 
 class Acting(NamedTuple):
-    """How often robots of each class are expected to act: all of them, and those on the server where they are slowest."""
+    """Expected action rates of each class: mean over all robots, and that of the robots on the slowest server."""
 
     mean: Rates
     slowest: Rates
 
 
 def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Acting:
-    """How often robots act in their own queues, which curves know nothing of: these were measured under robots with a pace of their
-    own. Synchronous robots fall into convoys, and are quicker; asynchronous ones whose answers take longer than their actions ask
-    anew the moment they are answered, keep out of each other's batches for ever, and are slower, or are alone, and quicker; and
-    those whose answers outlast a chunk stand meanwhile. By the curve where no queue is known."""
+    """Return the action rates of robots in their own queues, which curves do not describe: these were measured with robots that
+    have a pace of their own. Synchronous robots fall into convoys, and are faster. Asynchronous ones whose answers take longer than
+    their actions ask again immediately, and avoid each other's batches permanently, so that they are slower, or are alone, and
+    faster. Those whose answers outlast a chunk stand meanwhile. The curve counts where no queue is known."""
     mean = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
     slowest = list(mean)
     for c, task in enumerate(problem.classes):
@@ -250,7 +252,8 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
 
 
 def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, host: Host) -> float:
-    """By the curve; of who executes, of each chunk, as much as its server says: while little is left of one, it waits."""
+    """Return the rate by the curve. A robot that executes while it waits can use of each chunk only the part that its server
+    trusts: after a short part it stands."""
     trusted = task.trusted
     if trusted is None or not task.overlapped:
         return rate_hz
@@ -277,8 +280,8 @@ def _servers(problem: Problem, responses: Responses, operation: Operation, settl
 
 
 def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequence[str]:
-    """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component.
-    Of hosts that are not equally far, the nearest for what robots wait for before they act."""
+    """Return names of servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model
+    and component. Of hosts at different distances, the nearest serve what robots wait for before they act."""
     free = {gpu_type: problem.nearest_first([s for s, g in problem.servers.items() if g == gpu_type]) for gpu_type in problem.gpus}
     if problem.previous and not any(gpus):
         return stable.names(problem, problem.previous, hosts, free)
@@ -297,7 +300,7 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequ
 
 
 def names_on(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
-    """Of servers that share these GPUs."""
+    """Return the names of servers that share these GPUs."""
     names: list[str] = []
     for host, gpu in zip(hosts, gpus, strict=True):
         name = f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"

@@ -1,5 +1,5 @@
-"""Whether a queue tells what a dispatch policy does: those of other packages may look at what no plan knows, such as images, or be
-of another mind each time they are asked.
+"""Check whether a queue can predict a dispatch policy: one of another package may read data that no plan knows, such as images, or
+be inconsistent between calls.
 
 Nothing here reads a clock.
 """
@@ -22,12 +22,12 @@ CROWD = (
     Member(num_robots=3, period_s=0.4, think_s=0.2, slo_s=0.2, task="second", kind=("system1", "second"), calls=((0.2, 0.5, 0.1),)),
     Member(num_robots=3, period_s=0.3, think_s=0.2, overlapped=True, step_s=0.05, chunk_s=0.8, slo_s=0.4, gives_way=True),
 )
-"""More than a server of pairs can serve: somebody is always left out."""
+"""Robots that exceed what a server with batches of two can serve: some request is always left out."""
 
 
 @cache
 def why_unpredictable(name: str) -> str:
-    """Why no plan can rank as this dispatch policy does; empty: a plan can."""
+    """Return why no plan can rank as this dispatch policy does; empty: a plan can."""
     if name in DISPATCH_POLICIES:
         return ""
     try:
@@ -42,7 +42,7 @@ def why_unpredictable(name: str) -> str:
 
 
 def _tried(name: str, problems: list[str]) -> list[list[float]]:
-    """Latencies of one start, always the same one."""
+    """Return the latencies of one start, always the same one."""
     service = Service(batch_size=2, mean_s=0.1, jitter=0.05, order=name)
     run = Run(CROWD, service, np.random.default_rng(0), lambda counter, problem: problems.append(problem))
     found: Found = run.run(TRIED_S)

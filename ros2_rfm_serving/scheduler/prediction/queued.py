@@ -1,7 +1,7 @@
-"""Robots in a queue: who they are, when each asks, and what they wait, of many starts together.
+"""Statistics of simulated queues: the waiting times of each group of robots, over many starts.
 
-Nobody knows when robots start: phases are drawn, and what is predicted is of many starts. What serves them is a server of fixed
-batches (`closed_queue.py`) or one that all who ask share (`shared_queue.py`).
+The starting times of robots are unknown: phases are drawn, and the prediction is over many starts. The server has fixed batches
+(`closed_queue.py`) or is shared by all requests (`shared_queue.py`).
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
@@ -21,76 +21,77 @@ import numpy as np
 from ros2_rfm_serving.scheduler.prediction.askers import PARTED_S, WARM_UP_S, Member, Request, Seconds, cycle_s
 
 FEWEST_STARTS, MOST_STARTS = 8, 40
-"""Ways in which the robots may start: it is drawn whether two of them meet, and in slow phases they go on meeting."""
+"""Fewest and most starts: by chance two robots meet, and in slow phases they go on meeting."""
 SPAN_S = 30.0
-"""What counts, after `WARM_UP_S`: a promise is kept from soon after the start on, and the phases of slow robots take long to give
-way."""
+"""Watched time after `WARM_UP_S`: an SLO has to hold from soon after the start on, and the phases of slow robots adapt slowly."""
 LEAST_CYCLES = 8
-"""Of the slowest robots, that a start counts."""
+"""Fewest cycles of the slowest robots in the watched time of a start."""
 MOST_REQUESTS, ASSURING = 6_000, 30_000
-"""Of all starts together: the quicker robots are, the fewer starts, and the shorter are they watched. The second is for what was
-chosen by the first: the highest of many caps that a few starts keep is one that these keep by luck."""
+"""Most requests of all starts together: the faster robots are, the fewer starts are made, and the shorter they are watched. The
+second number is for the verification of a choice made with the first: the highest of many caps that a few starts keep is one that
+they keep by luck."""
 NO_TURNS = repeat(0.0)
-"""Of those that are not answered together."""
+"""Turns of requests that are not answered together."""
 CHANCE, NINE_OF_TEN, EVERY = 3.0, 90.0, 100.0
-"""Standard deviations, and percentile over the starts: one that is worse than so is no chance."""
+"""Standard deviations of chance, and percentiles over the starts: a start that is worse is not explained by chance."""
 
 
 @dataclass(frozen=True)
 class Waited:
-    """What one member sees: [start][request]."""
+    """Waiting times of one member: [start][request]."""
 
     latencies: tuple[Seconds, ...]
-    """Of the server."""
+    """Latencies of the server, s."""
     responses: tuple[Seconds, ...]
-    """From request to reply; infinite: its robot refuses that."""
+    """Times from request to reply, s; infinite: its robot refuses the reply."""
     acts_hz: float = math.nan
-    """How often one of its robots begins to execute an answer; NaN: they hardly did while they were watched."""
+    """Rate at which one of its robots begins to execute an answer; NaN: they hardly did while they were watched."""
     of_starts: float = NINE_OF_TEN
-    """Per cent of the starts that an SLO has to hold after."""
+    """Percentage of the starts after which an SLO has to hold."""
 
     @property
     def mean_s(self) -> float:
         return float(np.mean(np.concatenate(self.latencies)))
 
     def at(self, percentile: float) -> float:
-        """Of half of all starts: what one run will show, most probably."""
+        """Return the latency at a percentile in the median start: the most probable result of one run."""
         return _of_half(self.latencies, percentile)
 
     def travel_s(self, percentile: float) -> float:
-        """What the network adds to that."""
+        """Return the addition of the network at this percentile."""
         response_s = _of_half(self.responses, percentile)
         return response_s - self.at(percentile) if math.isfinite(response_s) else 0.0
 
     def response_s(self, percentile: float) -> float:
-        """Of all starts, and such that in nine of ten (or every one, `of_starts`) no more are above it than chance explains."""
+        """Return the response at a percentile over all starts, at least such that in nine of ten (or every one, `of_starts`) no
+        more exceed it than chance explains."""
         together_s = _percentile(np.concatenate(self.responses), percentile)
         return max(together_s, _percentile(self._of_each_s(percentile), self.of_starts))
 
     def missed(self, percentile: float, slo_s: float) -> float:
-        """Share of the starts in which more are later than that than chance explains."""
+        """Return the share of starts in which more responses are later than the SLO than chance explains."""
         return float(np.mean(self._of_each_s(percentile) > slo_s))
 
     def is_in_doubt(self, percentile: float, slo_s: float) -> bool:
-        """Return whether other starts may say otherwise of an SLO: the number of late requests is as near to what the percentile
-        allows as chance explains. Late requests come in pairs, so that their number scatters as that of half as many pairs."""
+        """Return whether other starts may judge an SLO differently: the number of late requests differs from the allowed one by no
+        more than chance explains. Late requests come in pairs, so that their number scatters like that of half as many pairs."""
         allowed = (1.0 - percentile / 100) * sum(map(len, self.responses))
         late = sum(int(np.count_nonzero(start > slo_s)) for start in self.responses)
         return abs(late - allowed) <= CHANCE * math.sqrt(2.0 * late)
 
     def _of_each_s(self, percentile: float) -> Seconds:
-        """Of each start what so many stay below, less what chance explains."""
+        """Return for each start the response at the percentile less chance."""
         least = _least(percentile, sum(map(len, self.responses)) / len(self.responses))
         return np.array([_percentile(start, least) for start in self.responses if len(start)])
 
 
 def drawn(most: int) -> tuple[int, ...]:
-    """Return what tells the random numbers of a queue that is watched for longer from those of others."""
+    """Return the additional seed of a queue that is watched for longer."""
     return () if most == MOST_REQUESTS else (most,)
 
 
 def _least(percentile: float, count: float) -> float:
-    """Return the percentile less what chance explains in a start with so many requests: it rises with their number."""
+    """Return the percentile less chance, for a start with this number of requests: it rises with the number."""
     share = percentile / 100
     return 100 * max(share - CHANCE * math.sqrt(share * (1 - share) / count), 0.0) if count else 0.0
 
@@ -100,8 +101,8 @@ def _of_half(starts: Sequence[Seconds], percentile: float) -> float:
 
 
 def _percentile(values: Seconds, percentile: float) -> float:
-    """Linear between two of them, to the last digit as `np.percentile` has it, which takes several times as long; infinite where it
-    lies beside what is."""
+    """Return the percentile, linear between two values, equal to the last digit to `np.percentile`, which takes several times as
+    long; infinite where it lies next to an infinite value."""
     place = percentile / 100 * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)
@@ -114,13 +115,13 @@ def _percentile(values: Seconds, percentile: float) -> float:
 
 @dataclass(frozen=True)
 class Waits:
-    """Of the members, in their order."""
+    """Waiting times of the members, in their order."""
 
     members: tuple[Waited, ...]
 
     @cached_property
     def all(self) -> Waited:
-        """Whoever asks."""
+        """Return the waiting times of all requests together."""
         starts = range(len(self.members[0].latencies))
         return Waited(
             tuple(np.concatenate([m.latencies[i] for m in self.members]) for i in starts),
@@ -131,20 +132,20 @@ class Waits:
 
 @dataclass(slots=True)
 class Tally:
-    """Of one member, of one start."""
+    """Results of one member in one start."""
 
     latencies: list[float] = field(default_factory=list)
     responses: list[float] = field(default_factory=list)
     num_executed: int = 0
-    """Answers of which anything was."""
+    """Number of answers of which any part was executed."""
 
 
 Found = list[Tally]
-"""Of each member, of one start."""
+"""Results of each member, of one start."""
 
 
 class QueueRuns:
-    """Runs of one queue, one per start, each of which is made when it is needed. Threads may share it."""
+    """Runs of one queue, one per start, each of which is made on demand. Threads may share it."""
 
     def __init__(
         self,
@@ -157,8 +158,8 @@ class QueueRuns:
     ) -> None:
         """Prepare the runs, without making one.
 
-        run: one more start, up to a time. service_s: of one who is alone. most: requests. of_starts: as in `Waited`.
-        crowd: one more in which all begin at once, of which what is asked from `PARTED_S` on counts.
+        run: makes one more start, up to a time. service_s: service time of a lone request. most: requests. of_starts: as in
+        `Waited`. crowd: makes one more start in which all robots begin at once; its requests count from `PARTED_S` on.
         """
         num_starts, self._span_s = _starts(members, service_s, most)
         self._members, self._service_s, self._of_starts = members, service_s, of_starts
@@ -169,7 +170,7 @@ class QueueRuns:
 
     @property
     def waits(self) -> Waits:
-        """Return what the members see in all runs."""
+        """Return the waiting times of the members in all runs."""
         with self._lock:
             if self._waits is None:
                 self._waits = self._summary(list(self._each()))
@@ -179,7 +180,7 @@ class QueueRuns:
     def keeps(self, percentiles: Sequence[float], limits_s: Sequence[float]) -> bool:
         """Return whether each member's response at its percentile (`Waited.response_s`) is within its limit, in s.
 
-        Where it is not, no more runs are made than it takes to be certain of that.
+        If it is not, no more runs are made than are needed to be certain.
         """
         with self._lock:
             if self._waits is None and self._is_late(percentiles, limits_s):
@@ -221,12 +222,12 @@ class _LateRuns:
     def __init__(self, percentile: float, limit_s: float) -> None:
         self._percentile, self._limit_s = percentile, float(limit_s)
         self._runs: list[tuple[int, int]] = []
-        """(responses, those within the limit) of each run with a late one"""
+        """(responses, those within the limit) of each run with a late one."""
         self._num_responses = 0
 
     @property
     def num_late(self) -> int:
-        """Runs with a late response."""
+        """Return the number of runs with a late response."""
         return len(self._runs)
 
     def add(self, responses: Sequence[float]) -> None:
@@ -236,20 +237,21 @@ class _LateRuns:
             self._runs.append((len(responses), in_time))
 
     def num_certain(self, num_runs: int) -> int:
-        """Return how many of the runs are beyond the limit whatever the runs show that are still to come: their responses can only
-        raise the percentile that each run is judged by."""
+        """Return how many of the runs are beyond the limit whatever the remaining runs show: their responses can only raise the
+        percentile that each run is judged by."""
         least = _least(self._percentile, self._num_responses / num_runs)
         return sum(in_time <= int(least / 100 * (num - 1)) for num, in_time in self._runs)
 
 
 def _known(one: Waited, everybody: Waited) -> Waited:
-    """Of a robot that was never served there are only the requests that it gave up."""
+    """Return the waiting times with those of all members in place of missing ones: a robot that was never served only has the
+    requests that it gave up."""
     latencies = one.latencies if any(map(len, one.latencies)) else everybody.latencies
     return replace(one, latencies=latencies, responses=one.responses if any(map(len, one.responses)) else everybody.responses)
 
 
 def _waited(starts: Sequence[Tally], together_s: float) -> Waited:
-    """together_s: that all its robots were watched, in all starts; 0: for less than some cycles."""
+    """Return the waiting times of one member. together_s: time that all its robots were watched, in all starts; 0: too short."""
     num_executed = sum(start.num_executed for start in starts)
     return Waited(
         tuple(np.array(start.latencies) for start in starts),
@@ -259,7 +261,7 @@ def _waited(starts: Sequence[Tally], together_s: float) -> Waited:
 
 
 def _starts(members: Sequence[Member], service_s: float, most: int) -> tuple[int, float]:
-    """How many, and how long each counts: also of a crowd some are served meanwhile."""
+    """Return the number of starts, and the watched time of each: even in a crowd some requests are served in it."""
     cycles_s = [cycle_s(m, service_s) for m in members]
     asked_hz = sum(m.num_robots / each_s for m, each_s in zip(members, cycles_s, strict=True))
     span_s = max(SPAN_S, LEAST_CYCLES * max(cycles_s))
@@ -275,8 +277,8 @@ def answer(
     found: Found,
     turns_s: Iterable[float] = NO_TURNS,
 ) -> None:
-    """The server is done with them: noted, and of each robot its next one comes, unless that is after the end.
-    turns_s: by the turn of each among those answered together (`types/phase.py`)."""
+    """Note the answers of a batch, and schedule each robot's next request, unless that is after the end. turns_s: by the turn of
+    each among those answered together (`types/phase.py`)."""
     team = requests[0][2].team
     unusual_s, num_robots, spacing = team.usual.unusual_s, team.num_robots, team.spacing
     for (arrived_s, i, robot), turn_s in zip(requests, turns_s, strict=False):

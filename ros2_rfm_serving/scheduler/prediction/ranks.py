@@ -1,8 +1,8 @@
-"""In which order those who wait in a queue are served, and how long they wait before they ask anew.
+"""Service order of the requests that wait in a queue, and how long they wait before they are sent again.
 
-The rule is the server's own: the dispatch policy that it serves with (`dispatch/`), one of another package included, ranks the
-requests of the queue. It sees what a server would show it: since when each robot waits, when its actions run out, when its SLO is
-over, and the history of its task. A task lasts from the robot's start on: how long tasks are is not declared.
+The rule is the server's own: its dispatch policy (`dispatch/`), also one of another package, ranks the requests of the queue. It
+gets what a server would provide: since when each robot waits, when its actions run out, when its SLO ends, and the history of its
+task. A task lasts from the robot's start on, because task durations are not declared.
 
 Nothing here reads a clock.
 """
@@ -30,15 +30,15 @@ from ros2_rfm_serving.scheduler.prediction.queued import Found
 from ros2_rfm_serving.types import ExecutionReport, InferenceRequest, RequestId
 
 GIVEN_UP_S = 1.0
-"""After which a robot asks anew, or twice its SLO; it keeps its place."""
+"""Time after which a robot asks again, if it exceeds twice its SLO; it keeps its place."""
 
 
 class Unpredictable(Exception):
-    """A dispatch policy looks at something that a plan does not know."""
+    """A dispatch policy reads data that a plan does not know."""
 
 
 class _Asked(NamedTuple):
-    """A request as far as a plan knows it: who asks, and for which task."""
+    """Request with the data that a plan knows: the robot and its task."""
 
     id: RequestId
     instruction: str
@@ -48,10 +48,10 @@ class _Asked(NamedTuple):
 
 
 class ServiceOrder:
-    """Order of one queue: its robots, and the policy that ranks them and learns what happens there."""
+    """Service order of one queue: its robots, and the policy that ranks them and learns from the events there."""
 
     def __init__(self, ranking: DispatchPolicy, batch_s: Sequence[float], robots: Sequence[Robot]) -> None:
-        """batch_s: seconds of batches of 1, 2, ... rows, up to the largest."""
+        """Prepare the histories. batch_s: seconds of batches of 1, 2, ... rows, up to the largest."""
         self._policy, self._engine = ranking, EngineView(len(batch_s), ServiceTimes(batch_s))
         histories = {robot.session: History() for robot in robots}
         self._histories = [histories[robot.session] for robot in robots]
@@ -60,21 +60,21 @@ class ServiceOrder:
                 history.begin_task(0, robot.member.kind, robot.ran_out_s)
         self._requests: dict[int, InferenceRequest] = {}
         self._seen: dict[int, Waiting] = {}
-        """Number of a request -> the last one that was ranked, as the policy saw it."""
+        """Number of a request -> its last ranked state, as the policy saw it."""
         self.reads_executions = ranking.READS_EXECUTIONS
-        """The queue says when requests come."""
+        """True when the queue reports arrivals."""
         self._answered: list[tuple[Sequence[Request], float, float]] = []
-        """Batches that histories do not tell of yet: nothing reads these where nobody is left out."""
+        """Batches that are not in the histories yet: these are only read where a request is left out."""
 
     def arrived(self, request: Request) -> None:
-        """The server has one more who waits."""
+        """Note the arrival of a request at the server."""
         self._remember()
         at_s, number, robot = request
         report = ExecutionReport(0, robot.sent_s - robot.answered_s, robot.until_s - robot.sent_s)
         self._histories[number].requested(at_s, report, replaces=False)
 
     def ranked(self, requests: Sequence[Request], now_s: float) -> list[Request]:
-        """Those who wait, most urgent first."""
+        """Return the waiting requests, most urgent first."""
         self._remember()
         seen, of = self._seen, {request[1]: request for request in requests}
         for request in requests:
@@ -85,7 +85,7 @@ class ServiceOrder:
         return [of[one.stamp_ns] for one in ranked]
 
     def selected(self, batch: Sequence[Request], others: Sequence[Request]) -> None:
-        """These run now; the others, who were ranked with them, wait on."""
+        """Note that a batch runs now, while the other requests that were ranked with it wait."""
         if others:
             chosen = [self._seen[request[1]] for request in batch]
             count_skips([*chosen, *(self._seen[request[1]] for request in others)], chosen)
@@ -100,7 +100,7 @@ class ServiceOrder:
         self._answered.clear()
 
     def _waiting(self, request: Request) -> Waiting:
-        """Its stamp, which says nothing to a policy, is its number."""
+        """Return the policy's view of a request. Its stamp, which a policy does not interpret, is its number."""
         arrived_s, number, robot = request
         asked = self._requests.get(number) or self._requests.setdefault(number, _request(number, robot))
         since_s, history = robot.since_s, self._histories[number]
@@ -108,18 +108,18 @@ class ServiceOrder:
 
 
 def ranks(name: str) -> bool:
-    """A policy of this name does not take requests as they came."""
+    """Return whether a policy of this name ranks requests other than by arrival."""
     return DISPATCH_POLICIES.get(name) is not Fifo
 
 
 def uncounted(counter: str, problem: str) -> None:
-    """A server counts it, and serves that batch as requests came; so does the queue."""
+    """Ignore a fault. A server counts it, and serves that batch in order of arrival; so does the queue."""
 
 
 def service_order(
     name: str, batch_s: Sequence[float], robots: Sequence[Robot], mishap: Callable[[str, str], None] = uncounted
 ) -> ServiceOrder | None:
-    """name: of a dispatch policy. None: requests are served as they came, which needs no ranking."""
+    """Return the service order. name: of a dispatch policy. None: requests are served by arrival, which needs no ranking."""
     if not ranks(name):
         return None
     ranking = policy(name)
@@ -127,8 +127,8 @@ def service_order(
 
 
 def patient(request: Request, now_s: float, found: Found) -> Request:
-    """Who has lost its last chance may starve while others ask at once again, and asks anew now and then: each time it is an answer
-    that never came."""
+    """Return the request, sent again after a long wait: a starving robot repeats it now and then, and each time the former one
+    counts as an answer that never came."""
     arrived_s, i, robot = request
     limit_s = max(GIVEN_UP_S, 2 * robot.member.slo_s) if robot.member.slo_s < math.inf else GIVEN_UP_S
     if now_s - arrived_s <= limit_s:

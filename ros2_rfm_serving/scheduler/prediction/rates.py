@@ -1,8 +1,8 @@
-"""The best action rates of a given placement: who hosts what is fixed, how fast every class may go is not.
+"""Search for the best action rates of a given placement: the hosts of all demands are fixed, the rates of the classes are not.
 
 A rate vector is feasible when every server's load meets the SLO of every demand that it hosts, and when every robot's closed loop
-keeps up: the latency of a class is the highest mean among the servers that host it, so that each of its robots reaches f_c.
-Both only get worse as rates rise, so that the feasible vectors are a lower set.
+keeps up: the latency of a class is the highest mean among the servers that host it, so that each of its robots reaches f_c. Both
+only get worse as rates rise, so that the feasible vectors are a lower set.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ Rates = tuple[float, ...]
 
 BISECTIONS, LINEAR_BISECTIONS = 24, 10
 LINEAR_GAIN, CLIMB_TOLERANCE = 1e-4, 1e-5
-"""Relative gains that are not worth another step."""
+"""Relative gains below which another step is not worthwhile."""
 LINEAR_STEPS = 8
 PROMISING = 0.97
 """Share of a known objective that the linearised optimum must reach to be worth the steps towards it."""
 TOLERANCE = 1e-9
 CURVE_WORK, PROGRAM_WORK = 1.25e-6, 4e-4
-"""Of a look at one curve, of a linear program: in units of `Budget`."""
+"""Work of evaluating one curve, and of a linear program, in units of `Budget`."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """One server at work."""
+    """Server in use."""
 
     config: Config
     robots: tuple[tuple[int, int], ...]
-    """(demand index, number of robots), by index; no zeros"""
+    """(demand index, number of robots), by index; no zeros."""
 
 
 def frame_rows(problem: Problem, host: Host) -> int:
-    """That pipelined sessions of its robots keep there together."""
+    """Return the rows that pipelined sessions of its robots keep there together."""
     return sum(count * problem.demands[d].rows for d, count in host.robots)
 
 
 def keeps_frames(problem: Problem, curves: Curves, host: Host) -> bool:
-    """Whether a server takes the pipelined sessions of all its robots."""
+    """Return whether a server accepts the pipelined sessions of all its robots."""
     rows = frame_rows(problem, host)
     return not rows or rows <= curves.frame_rows(host.config)
 
 
 @dataclass
 class _Pattern:
-    """Equal hosts."""
+    """Group of equal hosts."""
 
     host: Host
     limit_hz: float
     fixed_hz: float
     slopes: list[tuple[int, float]]
-    """(class, requests per action rate)"""
+    """(class, requests per action rate)."""
 
 
 @dataclass
@@ -70,14 +70,14 @@ class _Link:
     """One way of a host's link, as far as it counts."""
 
     limit: float
-    """Mbit/s, without what obligations take."""
+    """Capacity in Mbit/s that obligations leave."""
     slopes: dict[int, float]
     """Class -> Mbit/s per action rate."""
 
 
 class Loop(NamedTuple):
-    """What holds back the robots of one class: `TaskClass.closed_loop_hz` at the slowest host of each demand, without its
-    dictionaries, for this is the inner loop of all searches."""
+    """Limit of the robots of one class: `TaskClass.closed_loop_hz` at the slowest host of each demand, without its dictionaries,
+    for this is the inner loop of all searches."""
 
     overlapped: bool
     cycle_s: float
@@ -86,7 +86,7 @@ class Loop(NamedTuple):
     """(calls per action, hosts), of each demand."""
 
     def rate_hz(self, means_s: Sequence[float] | Mapping[int, float]) -> float:
-        """means_s: of the hosts."""
+        """Return the closed-loop rate. means_s: mean latencies of the hosts."""
         overlapped, cycle_s, round_trip_s, waits = self
         longest_s = waits_s = 0.0
         for calls, where in waits:
@@ -98,12 +98,12 @@ class Loop(NamedTuple):
 
 
 class RateSearch:
-    """Rates of one placement. `hosts` must serve every robot of every demand."""
+    """Rate search for one placement. `hosts` must serve every robot of every demand."""
 
     def __init__(
         self, problem: Problem, curves: Curves, hosts: Iterable[Host], limits: Mapping[Host, float] = MappingProxyType({})
     ) -> None:
-        """limits: loads up to which SLOs hold, of hosts for which that is not what the curves say (`own_queues.py`)."""
+        """Prepare the search. limits: loads up to which SLOs hold, where they are not the curves' (`own_queues.py`)."""
         self.problem, self._curves, self._known = problem, curves, limits
         counts = Counter(hosts)
         self._patterns = [self._pattern(host) for host in counts]
@@ -117,10 +117,9 @@ class RateSearch:
         self._limits = [p.limit_hz * (1 + TOLERANCE) for p in self._patterns]
         self._fullest: int | None = None
         self._latest: int | None = None
-        """Pattern and class for which the latest rates that are none were not feasible: looked at first, for the steps of a search
-        mostly fail at the same one."""
+        """Pattern and class at which the latest infeasible rates failed. They are checked first, for most steps fail there."""
         self.work = 0.0
-        """Done so far, in units of `Budget`."""
+        """Work so far, in units of `Budget`."""
         self._loops = [
             Loop(
                 task.overlapped,
@@ -158,7 +157,7 @@ class RateSearch:
         return [_Link(links.takes_mbit_s[way.host] - mbit_s, slopes[way]) for way, mbit_s in fixed.items()]
 
     def carries(self, rates: Sequence[float]) -> bool:
-        """Whether the links that count carry what robots then send."""
+        """Return whether the links that count carry the robots' traffic at these rates."""
         return all(
             sum([slope * rates[c] for c, slope in link.slopes.items()]) <= link.limit + TOLERANCE * abs(link.limit)
             for link in self._links
@@ -178,7 +177,7 @@ class RateSearch:
         return fixed_hz + sum([slope * rates[c] for c, slope in slopes])
 
     def closed_loops_hz(self, rates: Sequence[float]) -> Rates:
-        """What each class's latencies at these loads allow."""
+        """Return the rate of each class that its latencies at these loads allow."""
         return self._closed_loops_at(self.loads_hz(rates))
 
     def _closed_loops_at(self, loads: Sequence[float]) -> Rates:
@@ -214,13 +213,13 @@ class RateSearch:
         return True
 
     def best(self, worth: float = 0.0, near: Rates | None = None) -> Rates | None:
-        """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible.
+        """Return the vector with the highest weighted throughput that the search finds; None: not even the floors are feasible.
 
-        worth: objective below which a first estimate will do. near: rates of a similar placement, to start from; quicker.
+        worth: objective below which a first estimate suffices. near: rates of a similar placement, to start from, which is faster.
         """
         if not self._complete():
             return None
-        if self._links or self.work:  # what is remembered is the work of a whole search
+        if self._links or self.work:  # only the work of a whole search is cached
             return self._searched(worth, near)
         found, key = self._curves.rates_found, (self._key(), worth, near)
         if known := found.get(key):
@@ -229,7 +228,7 @@ class RateSearch:
         return found.add(key, (self._searched(worth, near), self.work))[0]
 
     def _key(self) -> Hashable:
-        """Return all that the search depends on beside the curves, where no links count."""
+        """Return all inputs of the search beside the curves, where no links count."""
         patterns = [(p.host.config, p.limit_hz, p.fixed_hz, tuple(p.slopes)) for p in self._patterns]
         loops = [tuple([(calls, tuple(where)) for calls, where in loop.waits]) for loop in self._loops]
         classes = [(t.floor_hz, t.cycle_s, t.value, t.num_robots, t.overlapped, t.round_trip_s) for t in self.problem.classes]
@@ -246,11 +245,11 @@ class RateSearch:
         return self.improved(self._along(floors, near or tops, LINEAR_BISECTIONS), worth)
 
     def improved(self, rates: Rates, worth: float = 0.0) -> Rates:
-        """From feasible rates to better ones."""
+        """Return better rates, found from feasible ones."""
         return self._climb(self._linear_ascent(rates, worth))
 
     def distance(self) -> float:
-        """How far the floors are from feasible: 0 is feasible; for comparing infeasible placements."""
+        """Return how far the floors are from feasible: 0 is feasible; the measure compares infeasible placements."""
         floors = [task.floor_hz for task in self.problem.classes]
         over = sum(
             max(0.0, min(load / p.limit_hz - 1.0, 1e3) if p.limit_hz else 1e3)
@@ -270,7 +269,7 @@ class RateSearch:
         return all(self._where[d.index] for d in self.problem.demands if self.problem.robots_of(d))
 
     def caps(self, rates: Rates) -> Rates:
-        """Rates that robots may send at without any SLO being missed, at or above `rates`: no cap below the closed loop."""
+        """Return rates that robots may send at without missing an SLO, at or above `rates`: no cap is below the closed loop."""
         factors = [float("inf")] * len(rates)
         for load, pattern in zip(self.loads_hz(rates), self._patterns, strict=True):
             room = (pattern.limit_hz - pattern.fixed_hz) / max(load - pattern.fixed_hz, 1e-12)
@@ -286,7 +285,7 @@ class RateSearch:
         )
 
     def _along(self, low: Rates, high: Rates, bisections: int = BISECTIONS) -> Rates:
-        """The last feasible point from `low` towards `high`."""
+        """Return the last feasible point from `low` towards `high`."""
         if self.feasible(high):
             return high
         inside, outside = 0.0, 1.0
@@ -297,7 +296,7 @@ class RateSearch:
         return tuple(a + inside * (b - a) for a, b in zip(low, high, strict=True))
 
     def _climb(self, rates: Rates) -> Rates:
-        """One class after the other as far as it goes, those first that gain the most."""
+        """Raise one class after the other as far as possible, those first that gain the most."""
         classes = self.problem.classes
         for c in sorted(range(len(rates)), key=lambda c: -classes[c].weight * classes[c].max_rate_hz):
             loads = self.loads_hz(rates)
@@ -316,7 +315,7 @@ class RateSearch:
         return rates
 
     def _linear_ascent(self, rates: Rates, worth: float) -> Rates:
-        """Steps to the optimum of the constraints linearised at `rates`, as long as they gain and lead where it is worth it."""
+        """Step towards the optimum of the constraints linearised at `rates`, as long as steps gain and the optimum is worth it."""
         for _ in range(LINEAR_STEPS):
             target = self._linear_optimum(rates)
             if target is None or self.problem.objective(target) < PROMISING * worth:
@@ -357,7 +356,7 @@ class RateSearch:
     def _add_closed_loop(
         self, solver: pywraplp.Solver, f: list[pywraplp.Variable], c: int, rates: Rates, loads: list[float]
     ) -> None:
-        """f_c (t_c + sum of calls x latency(load)) <= 1 to first order, for each server while the others are at their worst."""
+        """Require f_c (t_c + sum of calls x latency(load)) <= 1 to first order, per server with the others at their worst."""
         task = self.problem.classes[c]
         means = [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
         worst = {d.index: max(self._where[d.index], key=lambda i: means[i]) for d in task.coupled}

@@ -1,5 +1,5 @@
-"""Latencies of the servers of a placement at given rates: by the profile's curves, and by the robots' own closed queue where
-actions alone wait for fixed batches (`closed_queue.py`) or to join a running one (`stepped_queue.py`)."""
+"""Latencies of the servers of a placement at given rates: by the profile's curves, and by the robots' own closed queue where only
+actions wait for fixed batches (`closed_queue.py`) or to join a running one (`stepped_queue.py`)."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from ros2_rfm_serving.scheduler.solution import SLO_SLACK, limit_s
 from ros2_rfm_serving.types.phase import MOST_LATER_S
 
 LONGEST_S = 1e4
-"""Between two calls of who hardly makes any."""
+"""Time between two calls of a robot that hardly makes any."""
 
 
 class Latency(Protocol):
-    """Of one server."""
+    """Latency of one server."""
 
     @property
     def mean_s(self) -> float: ...
     def at(self, percentile: float) -> float:
-        """Seconds."""
+        """Return the latency at a percentile, s."""
 
     def response_s(self, slo: Slo) -> float:
-        """From request to reply, at the percentile of an SLO: what the SLO is compared with."""
+        """Return the time from request to reply, at the percentile of an SLO: the value that is compared with the SLO."""
 
     def travel_s(self, slo: Slo) -> float:
-        """What the network adds to the latency there."""
+        """Return the network's addition to the latency there."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ByCurve:
     mean_s: float
     at: Callable[[float], float]
     away_s: float = 0.0
-    """Of the way to its host, beyond that to the nearest."""
+    """Additional way to its host, compared with the nearest one."""
 
     def response_s(self, slo: Slo) -> float:
         return slo.response_s(self.away_s + self.at(slo.percentile), self.away_s + self.mean_s)
@@ -60,7 +60,7 @@ class ByCurve:
 
 @dataclass(frozen=True)
 class ByQueue:
-    """Of robots that were watched in their own closed queue, with their network."""
+    """Latency of robots that were watched in their own closed queue, with their network."""
 
     waited: Waited
 
@@ -79,7 +79,7 @@ class ByQueue:
 
 
 class Responses:
-    """Of one placement."""
+    """Latencies of one placement."""
 
     def __init__(
         self,
@@ -92,33 +92,35 @@ class Responses:
         assuring: bool = False,
         calls_by_queue: bool = False,
     ) -> None:
-        """assuring: rows that go on one step at a time are watched for longer, and from more starts; so are batches whose SLO may
-        be kept or missed by chance.
+        """Prepare the latencies. assuring: stepwise batching is watched for longer, and from more starts; so are batches whose SLO
+        may be kept or missed by chance.
+
         calls_by_queue: the waits of System 1's robots for text models come from the queues of those servers, where these are known;
-        else from the curves, which are cautious and take no time."""
+        otherwise from the curves, which are cautious and take no time.
+        """
         self._calls_by_queue = calls_by_queue
         self._problem, self._curves, self._hosts, self._caps, self._settled = problem, curves, hosts, caps, settled
         self._most = ASSURING if assuring else MOST_REQUESTS
 
     def of(self, host: Host) -> Latency:
-        """Whoever asks."""
+        """Return the latency of all requests together."""
         found = self._by_queue(host)
         return ByQueue(found.all) if found else self.by_curve(host)
 
     def of_each(self, host: Host) -> tuple[Latency, ...]:
-        """For each demand that it hosts."""
+        """Return the latency of each demand that it hosts."""
         found = self._by_queue(host)
         return tuple(map(ByQueue, found.members)) if found else (self.by_curve(host),) * len(host.robots)
 
     def judged_s(self, own: Latency, host: Host, slo: Slo) -> float:
-        """What an SLO is compared with, from request to reply: what just these robots see in their queue, where actions alone wait;
-        else the curve."""
+        """Return the value that an SLO is compared with, from request to reply: the response of these robots in their queue, where
+        only actions wait; otherwise that of the curve."""
         return own.response_s(slo) if self.has_queue(host) else self.by_curve(host).response_s(slo)
 
     def keeps(self, host: Host, slos: Sequence[Slo], limits_s: Sequence[float]) -> bool:
-        """Return whether what each SLO is compared with (`judged_s`) is within its limit, for the demands that the host has.
+        """Return whether the judged value of each SLO (`judged_s`) is within its limit, for the demands that the host has.
 
-        No queue is run that decides nothing, and none for longer than it takes to decide.
+        No queue is simulated without need, or for longer than the decision takes.
         """
         if self.has_queue(host):
             return self._judging(host).keeps([slo.percentile for slo in slos], limits_s)
@@ -126,19 +128,19 @@ class Responses:
         return all(curve.response_s(slo) <= limit_s for slo, limit_s in zip(slos, limits_s, strict=True))
 
     def has_queue(self, host: Host) -> bool:
-        """Whether it is judged by its robots' own queue: where actions alone wait, for fixed batches or to join one."""
+        """Return whether the server is judged by its robots' own queue: where only actions wait, in fixed or stepwise batches."""
         demands = [self._problem.demands[d] for d, _ in host.robots]
         return bool(demands) and all(d.for_actions for d in demands) and self._curves.knows_queue(host.config)
 
     def acts_hz(self, host: Host) -> dict[int, float]:
-        """Demand -> how often one of its robots acts, by its own queue, of all starts together. Without those of which the curve
-        alone says it, or who hardly act."""
+        """Return demand -> action rate of one of its robots, by its own queue, over all starts. Demands for which only the curve is
+        known, or whose robots hardly act, are left out."""
         found = self._by_queue(host) if self.has_queue(host) else None
         watched = zip(host.robots, found.members, strict=True) if found else ()
         return {d: one.acts_hz for (d, _), one in watched if math.isfinite(one.acts_hz)}
 
     def unlucky(self, host: Host) -> float:
-        """Share of the starts of its own queue after which robots miss an SLO."""
+        """Return the share of the starts of its own queue after which robots miss an SLO."""
         found = self._by_queue(host) if self.has_queue(host) else None
         if found is None:
             return 0.0
@@ -160,7 +162,7 @@ class Responses:
         demands = [self._problem.demands[d] for d, _ in host.robots]
         away_s = self._curves.away_s(host.config)
         members = tuple(self._member(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True))
-        if self._order(host) not in DISPATCH_POLICIES:  # it may go by what ours do not look at
+        if self._order(host) not in DISPATCH_POLICIES:  # it may use data that our policies ignore
             members = tuple(self._named(member, d) for member, d in zip(members, demands, strict=True))
         steps = self._curves.stepped_law(host.config)
         if steps is None:
@@ -179,7 +181,8 @@ class Responses:
         return runs_of(members, service, self._most) if in_doubt else found
 
     def by_curve(self, host: Host) -> ByCurve:
-        """A saturated server makes everybody wait until just the measured maximum is asked; the tail is no shorter than there."""
+        """Return the latency by the curve. A saturated server makes all robots wait until just the measured maximum is requested;
+        the tail is no shorter than there."""
         mean, away_s = self._curves.mean(host.config), self._curves.away_s(host.config)
         if host in self._settled.saturated:
             own_s = self._settled.response_s[host] - away_s
@@ -188,7 +191,7 @@ class Responses:
         return ByCurve(mean.at(load_hz) - away_s, lambda p: self._curves.quantile(host.config, p).at(load_hz) - away_s, away_s)
 
     def share_s(self, host: Host, demand: Demand) -> float:
-        """What is left of an SLO for this server."""
+        """Return the part of an SLO that is left for this server."""
         return self._curves.share_s(host.config, demand.slo)
 
     def load_hz(self, host: Host) -> float:
@@ -221,14 +224,14 @@ class Responses:
         return replace(member, task=self._problem.classes[demand.task].name, kind=(demand.component, demand.prompt))
 
     def _calls(self, task: TaskClass, demand: Demand) -> tuple[tuple[float, float, float], ...]:
-        """Waits elsewhere. Whoever executes meanwhile has some where its answers outlast a chunk, which an SLO may let them."""
+        """Return the waits for other components. One that executes meanwhile has some if its SLO permits answers that outlast a
+        chunk."""
         if task.in_frames or (task.overlapped and demand.slo.promised_s <= task.chunk_s):
             return ()
         return tuple(self._call(d) for d in task.coupled if d.index != demand.index)
 
     def _paced(self, demand: Demand, count: int, away_s: float) -> Member:
-        """Return robots as a server meets them that is shared by all who ask: obligations, whose phases give way, and calls that go
-        with actions."""
+        """Return the members of a server that all requests share: obligations, whose phases give way, and goal-coupled calls."""
         rate_hz = demand.rate_hz(self._settled.rates[demand.task])
         network = self._problem.classes[demand.task].network
         trip_s, jitter_s = network.round_trip_ms / 1e3 + away_s, network.jitter_ms / 1e3
@@ -237,7 +240,7 @@ class Responses:
         return Member(count, period_s, 0.0, gives_way=gives_way, later_s=later_s, round_trip_s=trip_s, jitter_s=jitter_s)
 
     def _call(self, demand: Demand) -> tuple[float, float, float]:
-        """A wait elsewhere: at the slowest server that its class has for it."""
+        """Return a wait for another component: at the slowest server that its class uses for it."""
         network = self._problem.classes[demand.task].network
         there = (host for host in self._hosts if demand.index in dict(host.robots))
         away_s, slowest = max((self._wait(host, demand) for host in there), key=lambda wait: wait[0] + wait[1].mean_s)
@@ -264,6 +267,6 @@ class Responses:
         return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")
 
     def _scatter(self, host: Host) -> float:
-        """Relative standard deviation of services: where hardly anything queues one in ten does not meet another."""
+        """Return the relative standard deviation of services: at hardly any load, one request in ten meets no other."""
         alone = [(self._curves.typical_s(c, 90.0), self._curves.typical_s(c, 50.0)) for c in self._curves.of(host.config.model)]
         return min(p90_s / p50_s - 1.0 for p90_s, p50_s in alone) / NORMAL_P90

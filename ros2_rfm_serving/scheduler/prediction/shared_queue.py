@@ -1,7 +1,7 @@
-"""How long robots wait at a server that all who ask share, by who they are: text models that batch continuously.
+"""Waiting times at a server that all requests share, per group of robots: text models with continuous batching.
 
-Each of them asks at its own pace, by the clock or with its actions, and is the slower the more are there at once. A curve is of as
-many robots as its load took when it was measured, and says nothing below its lowest load.
+Each robot asks at its own pace, by the clock or with its actions, and its requests are slower the more are served at once. A curve
+is for the number of robots that its load needed when it was measured, and covers nothing below its lowest load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import Found, QueueRuns, Tally
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 
 REMEMBERED = 256
-"""Queues."""
+"""Number of cached queues."""
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -27,7 +27,7 @@ def shared_waits(members: tuple[Member, ...], law: ContinuousService) -> Waits:
 
 
 def _run(members: tuple[Member, ...], law: ContinuousService, rng: np.random.Generator, end_s: float) -> Found:
-    """Of one start."""
+    """Simulate one start."""
     robots = team(members, law.mean_s(), rng)
     works = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
     coming = in_order(robots)

@@ -1,8 +1,8 @@
-"""What need not move does not: what going over to another plan loses, and which server is which so that it loses least.
+"""Losses of a change to another plan, and the choice of servers that loses least by moving only what has to move.
 
-A plan says how many servers host what; which of the equal ones is which is free, and who goes where is settled later (`routes.py`).
-So what a placement loses is counted by kinds of robots, as if whoever can stay does, the quickest first; `migration` counts it
-robot by robot for the schedule that is made of it.
+A plan says how many servers host what; the choice among equal ones is free, and robots are assigned later (`routes.py`). So the
+loss of a placement is counted by kinds of robots, as if all that can stay do, the quickest first; `migration` counts it robot by
+robot for the resulting schedule.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from ros2_rfm_serving.types import SYSTEM1, Schedule
 
 Array = npt.NDArray[Any]
 Kind = tuple[str, str]
-"""(task, component)"""
+"""(task, component)."""
 
 MOVE_S = 0.5
-"""What a robot loses that turns to another server: a session is opened, and a request asked again. Between two emulated servers of
-one busy machine the chunk after a move came 5 ms late (median of eight; 128 ms at worst), and no control period was without an
-action: most of the half second is for ways that are longer, and for robots that have to find their phase anew beside others."""
+"""Loss of a robot that switches to another server: a session is opened, and a request repeated. Between two emulated servers of one
+busy machine the chunk after a move came 5 ms late (median of eight; 128 ms at worst), and no control period was without an action:
+most of the half second is for longer ways, and for robots that have to find their phase again beside others."""
 HORIZON_S = 600.0
-"""For how long a schedule is expected to last: what a move loses is lost once in that time."""
+"""Expected lifetime of a schedule: the loss of a move occurs once in that time."""
 MIN_GAIN = 1e-3
 """Relative gain below which predictions do not differ."""
 GRAIN = 1e3
-"""Parts of an action that are told apart."""
+"""Resolution of the integer costs, in parts of an action."""
 SAME_MODEL, SAME_BATCH = 2, 1
-"""Parts of an action that an idle server's model is worth, and any one's batch size."""
+"""Bonus for an equal model on an idle server, and for an equal batch size on any, in parts of an action."""
 PAIR_WORK = 1e-7
-"""Of a look at what one server loses by taking another one's place, in units of `Budget`."""
+"""Work of computing the loss of one server in the place of another one, in units of `Budget`."""
 
 
 class Seat(NamedTuple):
-    """A server, as far as moves tell it from others."""
+    """Server, as far as moves distinguish it from others."""
 
     model: str
     gpu_type: str
     robots: tuple[int, ...]
-    """Of each kind."""
+    """Robots of each kind."""
     stopped_hz: float = 0.0
-    """Weighted actions/s of all robots that ask it for something, which stand while it loads."""
+    """Weighted actions/s of all robots with requests to it, which stand while it loads."""
     acting_hz: tuple[tuple[float, ...], ...] = ()
-    """Of each kind: weighted action rates of its robots that ask it now, the highest first."""
+    """Weighted action rates of its current robots, per kind, the highest first."""
 
 
 def names(problem: Problem, previous: Schedule, hosts: Sequence[Host], free: Mapping[str, Sequence[str]]) -> list[str]:
-    """Of these hosts: those with which least is lost. free: GPU type -> servers that may host them."""
+    """Return names for these hosts with which least is lost. free: GPU type -> servers that may host them."""
     found = [""] * len(hosts)
     before = _Before(problem, previous)
     placements = {p.server: p for p in previous.placements}
@@ -74,7 +74,7 @@ def names(problem: Problem, previous: Schedule, hosts: Sequence[Host], free: Map
 
 
 class Moves:
-    """From the schedule in force to placements of one factory."""
+    """Losses by the change from the active schedule to placements of one factory."""
 
     def __init__(self, problem: Problem) -> None:
         self._before = _Before(problem, problem.previous) if problem.previous else None
@@ -82,14 +82,15 @@ class Moves:
         self._work = 0.0
 
     def spent(self) -> float:
-        """Work, in units of `Budget`, since it was asked last."""
+        """Return the work since the last call, in units of `Budget`."""
         work, self._work = self._work, 0.0
         return work
 
     def lost_hz(self, problem: Problem, hosts: Sequence[Host], names: Sequence[str] = ()) -> float:
-        """Weighted actions/s, until the next change is expected, that going over to these hosts takes; 0: nothing is in force.
+        """Return the weighted actions/s that the change to these hosts costsuntil the next expected one; 0: no schedule is active.
 
-        problem: whose demands the hosts have, for classes may be in parts. names: of the hosts, where they are not free."""
+        problem: whose demands the hosts have, for classes may be in parts. names: of the hosts, where they are not free.
+        """
         if self._before is None or not hosts:
             return 0.0
         seats = [self._before.seat(problem, host) for host in hosts]
@@ -102,7 +103,7 @@ class Moves:
         return self._known[key]
 
     def lost_by_hz(self, solution: Solution) -> float:
-        """The same of a plan whose servers have their names."""
+        """Return the same for a plan whose servers have their names."""
         if self._before is None or not solution.servers:
             return 0.0
         seats = [self._before.seat_of(server) for server in solution.servers]
@@ -110,7 +111,7 @@ class Moves:
 
 
 class _Before:
-    """The schedule in force, as seats."""
+    """Active schedule, as seats."""
 
     def __init__(self, problem: Problem, previous: Schedule) -> None:
         values = {task.name: task.value for task in problem.classes}
@@ -127,12 +128,12 @@ class _Before:
         for (task, _), i in self._index.items():
             self._tasks[task].append(i)
         self._shares = np.array([MOVE_S / len(self._tasks[task]) for task, _ in self._index])
-        """Of what a robot that stays does in a second, what one of its kinds is worth."""
+        """Value of one kind of a robot that stays, as a share of its actions in a second."""
         self._load_s = problem.load_s
         models = {p.server: p.model for p in previous.placements}
         nobody = ((),) * len(self._index)
         self.seats: dict[str, Seat] = defaultdict(lambda: Seat("", "", (0,) * len(self._index), 0.0, nobody))
-        """By server."""
+        """Seat of each server."""
         for server in {**problem.servers, **models}:
             stopped_hz = sum(acting.get(robot, 0.0) for robot in asking[server])
             acting_hz = tuple(tuple(sorted(robots[server].get(kind, ()), reverse=True)) for kind in self._index)
@@ -143,7 +144,7 @@ class _Before:
         self._all = np.sum([seat.robots for seat in self.seats.values()], axis=0)
         self._all_hz = np.sum([[sum(hz) for hz in seat.acting_hz] for seat in self.seats.values()], axis=0)
         self.num_kinds = len(self._free)
-        """Of servers that may be used."""
+        """Number of kinds of servers that may be used."""
 
     def seat(self, problem: Problem, host: Host) -> Seat:
         robots: Counter[Kind] = Counter()
@@ -162,17 +163,17 @@ class _Before:
         return tuple(robots.get(kind, 0) for kind in self._index)
 
     def lost(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
-        """Actions that each of these seats loses in the place of each that is there; below 0: of those that it keeps."""
+        """Return the actions that each of these seats loses in the place of each of `there`; below 0: for those that it keeps."""
         lost: Array = self._loading(seats, there) - self._staying(self._kept(seats, there), there)
         return lost
 
     def lost_in_all(self, seats: Sequence[Seat], there: Sequence[Seat]) -> float:
-        """Actions, where each has the place of one."""
+        """Return the lost actions, where each seat has the place of one."""
         loading, kept = self._loading(seats, there), self._kept(seats, there)
         return self._summed(float(np.trace(loading)), np.trace(kept), np.trace(_kept_hz(kept, there)), seats)
 
     def least_lost(self, seats: Mapping[Seat, int]) -> float:
-        """Actions, where the servers have the places with which they lose least. seats: how many there are of each."""
+        """Return the lost actions, where the servers have the places with which they lose least. seats: number of each."""
         rows, columns = list(seats), list(self._free)
         loading, kept = self._loading(rows, columns), self._kept(rows, columns)
         cost = np.rint(GRAIN * (loading - self._staying(kept, columns))).astype(np.int64)
@@ -183,24 +184,24 @@ class _Before:
         return self._summed(float((number * loading).sum()), np.tensordot(number, kept, axes=2), kept_hz, everybody)
 
     def _loading(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
-        """Actions lost while models load."""
+        """Return the actions lost while models load."""
         load_s = np.array([self._load_s.get((seat.model, seat.gpu_type), 0.0) for seat in seats])
         stopped_hz = np.array([seat.stopped_hz for seat in there])
         return np.where(_alike(seats, there), 0.0, load_s[:, None] * stopped_hz)
 
     def _kept(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
-        """Robots of each kind that stay."""
+        """Return the robots of each kind that stay."""
         least = np.minimum(np.array([s.robots for s in seats])[:, None], np.array([s.robots for s in there])[None])
         return np.where(_alike(seats, there)[..., None], least, 0)
 
     def _staying(self, kept: Array, there: Sequence[Seat]) -> Array:
-        """Actions that those who stay are worth."""
+        """Return the actions that the staying robots are worth."""
         worth: Array = _kept_hz(kept, there) @ self._shares
         return worth
 
     def _summed(self, loading: float, kept: Array, kept_hz: Array, seats: Iterable[Seat]) -> float:
-        """kept: robots of each kind, and what these do. Of a task move as many as of its kind of which most do, and they do what
-        those who do not stay do in the mean."""
+        """Return the total loss. kept: robots of each kind. kept_hz: their rates. As many robots of a task move as of its kind with
+        the most moves, each with the mean rate of those that do not stay."""
         missing = np.minimum(self._all, np.sum([seat.robots for seat in seats], axis=0)) - kept
         gone = self._all - kept
         gone_hz = np.divide(self._all_hz - kept_hz, gone, out=np.zeros(len(gone)), where=gone > 0)
@@ -209,7 +210,7 @@ class _Before:
 
 
 def _kept_hz(kept: Array, there: Sequence[Seat]) -> Array:
-    """[seats, there, kinds] what those do who stay, of whom there are so many: the quickest."""
+    """Return [seats, there, kinds] the rates of the staying robots, whose number is known: the quickest ones."""
     most = max((num for seat in there for num in seat.robots), default=0)
     sums = np.zeros((len(there), kept.shape[-1], most + 1))
     for place, seat in enumerate(there):
@@ -225,7 +226,7 @@ def _alike(seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
 
 
 def _assigned(worth: Array) -> list[int]:
-    """Of each row, a column of its own: the sum of what they are worth is the highest; of equal ones, the first."""
+    """Return a different column for each row, so that the sum of their worth is the highest; the first of equal ones."""
     solver, (num_rows, size) = linear_sum_assignment.SimpleLinearSumAssignment(), worth.shape
     for row in range(size):
         for column in range(size):
@@ -235,7 +236,7 @@ def _assigned(worth: Array) -> list[int]:
 
 
 def _transported(cost: Array, fits: Array, rows: Array, columns: Array) -> Array:
-    """How many of each row go to each column, so that it costs least; rows and columns: how many there are of each."""
+    """Return how many of each row go to each column at the least cost. rows, columns: number of each."""
     solver, (num_rows, num_columns) = min_cost_flow.SimpleMinCostFlow(), cost.shape
     sink = num_rows + num_columns
     r, c = np.nonzero(fits)

@@ -1,12 +1,11 @@
-"""How long robots wait at a server whose rows go on one solver step at a time, by who they are: a closed queue of rounds.
+"""Waiting times at a server with stepwise batching, per group of robots: a closed queue of rounds.
 
-As in `closed_queue.py` the very robots are run from several starts. A round (`server/`, `EngineLoop.round`): those who are let in
-are perceived together, which holds up whoever is in flight, then all in flight go on by one step, and who has had all is answered.
-Who is let in follows the server's own rule (`joining.py`): a group of rows at the same step joins those in flight where more groups
-serve more, or where it holds them up less than it would wait; else when a group has ended. Rows that nobody may join run as a
-whole, but for one batch now and then that goes step by step. Left out is that a row goes on alone where only that keeps its SLO.
-
-Nothing here reads a clock; the random numbers are the same for the same queue.
+As in `closed_queue.py` the robots are simulated from several starts. A round (`server/`, `EngineLoop.round`): the requests that are
+let in are perceived together, which delays those in flight, then all in flight advance by one step, and those with all steps are
+answered. The server's own rule lets requests in (`joining.py`): a group of rows at the same step joins those in flight where more
+groups serve more, or where it delays them less than it would wait; otherwise when a group has ended. Rows that no other may join
+run as a whole, except for an occasional batch that goes step by step. The simulation leaves out rows that advance alone to keep an
+SLO.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, 
 from ros2_rfm_serving.types.phase import Spacing, turn_in_flight
 
 REMEMBERED = 512
-"""Queues."""
+"""Number of cached queues."""
 
 
 @lru_cache(maxsize=REMEMBERED)
 def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
-    """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn, and of more every one
-    has to keep an SLO, and one more in which all robots ask in the same moment."""
+    """Return the runs of this queue. order: `dispatch` of the descriptor. most: requests; with another number other starts are
+    drawn. With a larger number every start has to keep an SLO, and one more in which all robots ask at the same moment."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
     of_starts = EVERY if most > MOST_REQUESTS else NINE_OF_TEN
 
@@ -58,7 +57,7 @@ def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = 
 
 
 def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
-    """Return what the members see in all of `stepped_runs`."""
+    """Return the waiting times of the members in all of `stepped_runs`."""
     return stepped_runs(members, law, order, most).waits
 
 
@@ -67,13 +66,13 @@ class Group:
     """Rows at the same step."""
 
     is_framed: ClassVar = False
-    """It is of a pipelined session, whose phase never gives way."""
+    """True for a pipelined session, whose phase never gives way."""
 
     rows: list[Request]
     began_s: float
     turns_left: int
     num_passed: int = 0
-    """Turns that went on without it, though it could have gone on."""
+    """Turns that went on without it, although it could have advanced."""
     num_before: int = 0
     """Rows that were in flight when it entered."""
     num_after: int = 0
@@ -81,7 +80,7 @@ class Group:
 
     @property
     def left(self) -> int:
-        """Turns until the answer."""
+        """Return the turns until the answer."""
         return self.turns_left
 
     def turns(self) -> list[float]:
@@ -95,14 +94,14 @@ class Group:
 
 
 class Run:
-    """Of one start."""
+    """Simulation of one start."""
 
     def __init__(
         self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator, *, at_once: bool = False
     ) -> None:
-        """at_once: as in `team`."""
+        """Prepare the robots. at_once: as in `team`."""
         self._law = law
-        # who asks at once is in the next round
+        # a robot that asks at once is in the next round
         robots = team(members, law.mean_s(1), rng, moment_s=0.0, ranked=ranks(order), spacing=Spacing(), at_once=at_once)
         self._rule = rule = joining(law, len(robots))
         self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
@@ -112,7 +111,7 @@ class Run:
         self._found: Found = [Tally() for _ in members]
         self._ready: list[Request] = []
         self._groups: list[Group] = []
-        """In flight, in the order in which they entered."""
+        """Groups in flight, in the order in which they entered."""
         self._num_rows = 0
         self._now_s = self._end_s = 0.0
         self._looks = int(rng.integers(TIMES))
@@ -128,7 +127,7 @@ class Run:
         return self._found
 
     def _arrive(self) -> None:
-        """Those who have come; an idle server begins with whoever comes first."""
+        """Accept the requests that have arrived; an idle server begins with the first one."""
         coming, ready = self._coming, self._ready
         if not ready and not self._groups:
             self._now_s = max(self._now_s, coming[0][0])
@@ -145,13 +144,13 @@ class Run:
         if self._order and self._order.reads_executions:
             self._order.arrived(request)
 
-    # --- what runs ---
+    # --- execution ---
 
     def _is_whole(self) -> bool:
         return self._wholes.next(len(self._ready))
 
     def _whole(self) -> None:
-        """As many as there are shapes for, in one call."""
+        """Run as many requests as there are shapes for, in one call."""
         rows, began_s, rule, scatter = self._first(self._law.max_rows), self._now_s, self._rule, self._factors
         self._now_s += rule.perceive_s[len(rows)] * next(scatter)
         step_s = rule.step_s[len(rows)]
@@ -159,7 +158,7 @@ class Run:
         self._answer(rows, began_s, NO_TURNS)
 
     def _enter(self) -> bool:
-        """Those who are let in are perceived. Whether the others may be with the next turn."""
+        """Perceive the requests that are let in. Return whether the others may be let in at the next turn."""
         room = min(self._rule.most - self._num_rows, len(self._ready))
         if room <= 0 or (self._groups and self._pays_later(room)):
             return False
@@ -180,7 +179,7 @@ class Run:
         self._num_rows += len(rows)
 
     def _turns(self, *, once: bool) -> None:
-        """Of all in flight, up to the first that may change who enters: one, or until a group has ended or somebody has come."""
+        """Run turns of all in flight up to the first event that may let others in: one turn, the end of a group or an arrival."""
         self._looks += 1
         groups, step_s, scatter, now_s = self._groups, self._rule.step_s[self._num_rows], self._factors, self._now_s
         left = 1 if once else min([group.turns_left for group in groups])
@@ -207,10 +206,10 @@ class Run:
             self._order.answered(rows, began_s, self._now_s)
         answer(rows, self._now_s, self._coming, self._end_s, self._found, turns_s)
 
-    # --- who is let in ---
+    # --- admission ---
 
     def _pays_later(self, room: int) -> bool:
-        """They enter when a group has ended, or when they have waited for longer, rather than now."""
+        """Return whether they enter when a group has ended, or after a longer wait, rather than now."""
         groups, num_rows = self._groups, self._num_rows
         if len(groups) < self._rule.num_groups(num_rows + len(self._ready), self._looks):
             ends_s = self._now_s + max(group.left for group in groups) * self._rule.step_s[num_rows]
@@ -223,7 +222,7 @@ class Run:
         return not any(in_s <= deadline_s(request) < in_s + wait_s for request in self._ready[:room])
 
     def _hurts(self, num_new: int) -> bool:
-        """A row in flight that would be in time would not be if so many were perceived now."""
+        """Return whether a row in flight that would be in time would be late if this number of requests were perceived now."""
         now_s = self._now_s
         alone_s, company_s = self._rule.step_s[self._num_rows], self._rule.step_s[self._num_rows + num_new]
         stall_s = self._rule.perceive_s[num_new]
@@ -234,7 +233,7 @@ class Run:
         )
 
     def _first(self, number: int) -> list[Request]:
-        """So many of those who wait, in the server's order."""
+        """Return the first of the waiting requests, in the server's order."""
         order, ready, now_s = self._order, self._ready, self._now_s
         if order and number < len(ready):
             ready = order.ranked([patient(request, now_s, self._found) for request in ready], now_s)
@@ -245,7 +244,7 @@ class Run:
 
 
 def deadline_s(request: Request) -> float:
-    """When its SLO is over, or its robot out of actions: who does not execute while it waits is at once."""
+    """Return when its SLO ends, or its robot has no actions left; a robot that does not execute while it waits has none at once."""
     robot = request[2]
     if not robot.member.overlapped:
         return -math.inf

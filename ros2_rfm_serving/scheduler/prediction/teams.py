@@ -1,4 +1,4 @@
-"""All robots of a queue, before one start; and what each sends first."""
+"""Initial state of all robots of a queue, and their first requests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
 from ros2_rfm_serving.types.phase import Spacing, Usual
 
 DRAWS = 1 << 12
-"""Of random numbers, before the same ones come again."""
+"""Random numbers that are drawn before the same ones repeat."""
 TAKEN = 128
-"""Of them at a time."""
+"""Random numbers that are converted at a time."""
 
 
 def in_order(robots: Sequence[Robot]) -> list[Request]:
-    """What each of them sends first, the earliest before all others (a heap)."""
+    """Return the first request of each robot, as a heap with the earliest first."""
     coming = [(robot.sent_s + robot.way_s(), i, robot) for i, robot in enumerate(robots)]
     heapq.heapify(coming)
     return coming
@@ -45,9 +45,9 @@ def team(
     spacing: Spacing | None = None,
     at_once: bool = False,
 ) -> list[Robot]:
-    """All of them, before one start: each begins at some time of its cycle. ranked: at some time before the warm-up ends, as in
-    virtual time (`simulation/`): a dispatch policy may go by the age of a task. spacing: as `Team` has it.
-    at_once: all begin in the same moment, and what counts begins when such a crowd has to have parted."""
+    """Return all robots before one start, each of which begins at a random time of its cycle. ranked: at a random time before the
+    warm-up ends, as in virtual time (`simulation/`), because a dispatch policy may use the age of a task. spacing: as in `Team`.
+    at_once: all begin at the same moment, and requests count once such a crowd has to have parted."""
     trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
     num_robots, counts_from_s = sum(member.num_robots for member in members), PARTED_S if at_once else WARM_UP_S
     together = Team(num_robots, trips_s, rng, Usual(), moment_s, spacing, counts_from_s)
@@ -62,7 +62,7 @@ def team(
 
 
 def _asking(index: int, member: Member, begins_s: float, of: Team) -> Iterator[Robot]:
-    """One robot, or those of its requests that are in flight at once."""
+    """Yield one robot, or its requests that are in flight at once."""
     if member.pipelining is None:
         yield Robot(index, member, begins_s, of)
         return
@@ -72,7 +72,7 @@ def _asking(index: int, member: Member, begins_s: float, of: Team) -> Iterator[R
 
 
 def again(draws: Seconds) -> Iterator[float]:
-    """Those, over and over. Made numbers some at a time: one start seldom asks for all."""
+    """Return an endless repetition of the numbers. They are converted some at a time, because one start seldom needs all."""
     if len(draws) <= TAKEN:
         return cycle(draws.tolist())
     some = [draws[i : i + TAKEN] for i in range(0, len(draws), TAKEN)]

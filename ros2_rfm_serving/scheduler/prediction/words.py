@@ -1,4 +1,4 @@
-"""What of a plan does not hold, and what is to be said of one that does, in words."""
+"""Messages about problems of a plan, and notes on a plan without problems."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 from ros2_rfm_serving.scheduler.solution import RESERVE, SLO_SLACK, ServerSolution, Stream, TaskSolution
 
 NEGLECTED = 0.05
-"""Share of its closed loop below which a robot counts as one that hardly acts."""
+"""Share of its closed loop below which a robot counts as hardly acting."""
 RARE_S = 60.0
-"""Between two requests: of a robot's first minute the first one is all there is."""
+"""Time between two requests beyond which a robot's first minute only has the first one."""
 SURE = 0.98
-"""Of a floor, below which it is missed: rates by queues are a per cent or two off."""
+"""Share of a floor below which it is missed: rates by queues have an error of one or two per cent."""
 
 
 def missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
-    """Task -> what misses its SLO at the percentile that it declares, in words."""
+    """Return task -> messages about streams that miss their SLO at the declared percentile."""
     texts: dict[str, list[str]] = defaultdict(list)
     for server in servers:
         for stream in server.streams:
@@ -34,7 +34,7 @@ def missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
 
 
 def without_room(problem: Problem, curves: Curves, hosts: Iterable[Host]) -> Iterator[str]:
-    """Servers that refuse some of their robots' pipelined sessions, in words."""
+    """Yield messages about servers that refuse some of their robots' pipelined sessions."""
     for host in hosts:
         if not keeps_frames(problem, curves, host):
             yield (
@@ -60,13 +60,13 @@ def _margin(stream: Stream) -> str:
 
 
 def _reserve(stream: Stream) -> str:
-    """Of what the robots' own queue alone would keep."""
+    """Return the note on the reserve, if the robots' own queue alone would keep the SLO."""
     spent = stream.judged_s <= stream.slo.kept_s * SLO_SLACK
     return f", of which {RESERVE:.0%} are in reserve, for the curve does not keep it" if spent else ""
 
 
 def neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
-    """Who hardly acts because others' actions are worth more, in words."""
+    """Yield notes on robots that hardly act because others' actions are worth more."""
     for name, task in tasks.items():
         if task.served and task.slowest_rate_hz < NEGLECTED * task.closed_loop_rate_hz:
             alone = "; what each asks first comes while all start, and may be late" if task.slowest_rate_hz * RARE_S < 1.0 else ""
@@ -77,7 +77,7 @@ def neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
 
 
 def below_floor(problem: Problem, rates: Rates, slowest: Rates) -> Iterator[str]:
-    """Who is expected to act less often than its floor says, in words."""
+    """Yield messages about robots that are expected to act less often than their floor."""
     for task, by_curve_hz, hz in zip(problem.classes, rates, slowest, strict=True):
         if task.num_robots and hz < SURE * task.floor_hz:
             why = ": they wait longer in their own queue than by the curve" if by_curve_hz >= SURE * task.floor_hz else ""
@@ -88,13 +88,13 @@ def below_floor(problem: Problem, rates: Rates, slowest: Rates) -> Iterator[str]
 
 
 def _lower(task: TaskClass, hz: float) -> str:
-    """What would be kept, as it is declared."""
+    """Return the floor that would be kept, in the form of its declaration."""
     kept_hz = hz * task.class_floor_hz / task.floor_hz if task.class_floor_hz else hz
     return f"{'per_class: ' if task.class_floor_hz else ''}{math.floor(100 * kept_hz) / 100:g}"
 
 
 def unlucky(servers: Sequence[ServerSolution]) -> Iterator[str]:
-    """Whose promise depends on the start, in words: nine of ten keep it."""
+    """Yield notes on servers whose SLOs depend on the start: nine of ten starts keep them."""
     for server in servers:
         if server.unlucky and all(stream.keeps_slo for stream in server.streams):
             share = f"{100 * server.unlucky:.0f} %"
@@ -102,7 +102,7 @@ def unlucky(servers: Sequence[ServerSolution]) -> Iterator[str]:
 
 
 def beyond(servers: Sequence[ServerSolution]) -> Iterator[str]:
-    """What is not by the profile, in words."""
+    """Yield notes on servers outside of the profile."""
     for (model, gpu_type), count in Counter((s.model, s.gpu_type) for s in servers if s.beyond_profile).items():
         yield (
             f"{count} server{'s' if count > 1 else ''} of {model!r} on {gpu_type}: robots ask for more than was ever measured; "
