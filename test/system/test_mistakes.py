@@ -33,6 +33,8 @@ ROBOT = re.compile(r"\b(?:arm|guest)_\d+\b")
 SETTLED_S = 5.0
 """What a robot reports has lasted for a while by then."""
 NUM_SPINNING, MOST_LOOKS = 5, 4
+pytestmark = pytest.mark.alone
+"""A robot's causes are reported where it has the time to report: thirty of them, with their drivers, fill a machine."""
 
 
 @dataclass(frozen=True)
