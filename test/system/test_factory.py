@@ -33,7 +33,13 @@ def rfm_up(repository: Path, logs: Path, *arguments: str, domain: int) -> Iterat
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "up", *arguments]
     command += ["--domain", str(domain), "--logs", str(logs)]
     process = subprocess.Popen(
-        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",  # a pipe cuts the long output of one process where another one writes, also within a character
+        start_new_session=True,
     )
     try:
         yield process
