@@ -37,7 +37,7 @@ RayAddress = Annotated[
 RayPatience = Annotated[
     float, typer.Option(metavar="SECONDS", min=0, help="How long a cluster's lost head is waited for; then all ends")
 ]
-Seconds = Annotated[float, typer.Option(min=0, help="End by itself after this time; 0: run until Ctrl-C")]
+Seconds = Annotated[float, typer.Option(min=0, help="End by itself after this time at work; 0: run until Ctrl-C")]
 Episodes = Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")]
 Domain = Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")]
 Namespace = Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")]

@@ -53,7 +53,9 @@ def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -mat
         p99 = unknown or f"{server.latency_p99_s * 1e3:.0f} ms"
         servers.add_row(name, model, str(server.served), str(server.superseded), _counters(server.refused), p99)
     total = [s for scores in board.by_task().values() for s in scores]
-    line = f"{len(total)} episodes, {sum(s.success for s in total)} successes in {duration_s:.0f} s; logs in {logs}"
+    succeeded = sum(s.success for s in total)
+    counted = f"{len(total)} episode{'s' * (len(total) != 1)}, {succeeded} success{'es' * (succeeded != 1)}"
+    line = f"{counted} in {duration_s:.0f} s; logs in {logs}"
     failovers = [
         f"{name}: {f.lost} was lost; streams from {f.server}{_after(f.seconds)}\n"
         for name, row in board.robots.items()

@@ -69,4 +69,6 @@ def _did(found: Moment) -> str:
     if found.executes:
         limited = ", changed by its limits" if why.get("limited_from") is not None else ""
         return f"executed row {why.get('row', '?')} of a chunk of {found.server}{limited}"
+    if why.get("by") == "nothing":
+        return f"sent no command: {why.get('reason') or 'no reason was recorded'}"
     return f"held ({why.get('rung') or why.get('by') or '?'}): {why.get('reason') or 'no reason was recorded'}"

@@ -79,7 +79,9 @@ def shown(found: Moment) -> tuple[Shown, ...]:
 
 
 def request_part(found: Moment) -> Part:
-    if found.key is None or found.sent is None:
+    if found.key is None:
+        return Part(name="request", lines=("no request to a policy is recorded before this moment",), known=False)
+    if found.sent is None:
         return Part(name="request", lines=("what was asked is not in this recording",), known=False)
     asked, before_s = found.request, found.tick.stamp_s - found.sent.stamp_s
     names = ("session_epoch", "episode", "sequence", "inference_delay_steps", "prefix_rows", "instruction", "server")
@@ -96,6 +98,8 @@ def _id(found: Moment) -> str:
 
 
 def chunk_part(found: Moment) -> Part:
+    if found.key is None:
+        return Part(name="chunk", lines=("none: no request to a policy is recorded before",), known=False)
     if found.answered is None:
         if found.sent is None or found.executes:
             return Part(name="chunk", lines=("when its chunk came is not in this recording",), known=False)
@@ -150,7 +154,7 @@ def _held(found: Moment) -> tuple[str, ...]:
     return (
         f"no action was executed: {why.get('reason') or 'no reason was recorded'}",
         f"{does}{sent}",
-        f"so since {clock(begin_s)} ({lasts}, {periods} control periods)",
+        f"so since {clock(begin_s)} ({lasts}, {periods} control period{'s' * (periods != 1)})",
     )
 
 
@@ -198,6 +202,9 @@ NOTABLE: Mapping[str, str] = {
 
 def _details(entry: Entry) -> str:
     event = event_of(entry)
+    if event_name(entry) == "ResetFinished":  # `problem` is the reset's answer, also where it succeeded
+        answer = event.get("problem")
+        return ("" if event.get("ok") else ", failed") + (f": {answer}" if answer else "")
     values = event if event_name(entry) != "CountsAdded" else mapping(event.get("counts"))
     details = [f"{name} {value}" for name, value in values.items() if isinstance(value, (str, int, float)) and value != ""]
     details = [one for one in details if not one.startswith("~ ")]

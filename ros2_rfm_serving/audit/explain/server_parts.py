@@ -18,7 +18,7 @@ SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_loa
 def network_part(found: Moment) -> Part:
     """Return the network's delays. Durations are of one clock each; directions are of two, and as good as those agree."""
     if found.sent is None or found.answered is None:
-        return Part(name="network", lines=("no way there and back: no answer is known",), known=False)
+        return Part(name="network", lines=("no request with its answer is recorded",), known=False)
     trip_s = found.answered.t_s - found.sent.t_s
     served = found.reply.get("served") or NONE
     inside_s = sum(real(served.get(name)) for name in ("queue_wait_s", "inference_s"))
@@ -36,7 +36,7 @@ def network_part(found: Moment) -> Part:
 
 def server_part(found: Moment) -> Part:
     if not found.server:
-        return Part(name="server", lines=("no request of the robot is in the records before",), known=False)
+        return Part(name="server", lines=("none: no request to a policy is recorded before",), known=False)
     served = found.reply.get("served") or NONE
     facts: dict[str, Any] = {"server": found.server, **{name: served.get(name) for name in SERVED if name in served}}
     lines = [found.server]

@@ -153,7 +153,7 @@ def _words(log: AuditLog) -> Iterator[Incident]:
     for entry in log.between(-math.inf, math.inf, "person"):
         robot = entry.writer.removeprefix(ROBOT) if entry.writer.startswith(ROBOT) else ""
         what = f"{entry.body.get('who') or 'somebody'}: {entry.body.get('what', '')}"
-        answer = f"{'done' if entry.body.get('done') else 'refused'} {entry.body.get('answer') or ''}".strip()
+        answer = f"{'done' if entry.body.get('done') else 'refused'}: {entry.body.get('answer') or ''}".rstrip(": ")
         yield Incident(at_s=entry.stamp_s, kind="person", who=robot or entry.writer, what=what, why=answer, robot=robot)
 
 

@@ -237,6 +237,20 @@ def test_what_was_not_recorded_is_said() -> None:
     assert "nothing had been read yet" in said(found, "sensors") and "why was not recorded" in said(found, "command")
 
 
+def test_before_the_first_request_it_says_that_there_is_none() -> None:
+    log = robot()
+    log.event(0.9, "ResetFinished", ok=True, problem="episode 1, seed 0")
+    log.event(0.95, "ResetFinished", ok=False, problem="the arm is blocked")
+    tick(log, 1.0, None, {"by": "nothing", "reason": "opening a session"})
+    found = at(1.0, log)
+    assert found.headline == "sent no command: opening a session"
+    assert said(found, "request") == "no request to a policy is recorded before this moment"
+    assert said(found, "chunk") == said(found, "server") == "none: no request to a policy is recorded before"
+    assert "(at least 0 ms, 1 control period)" in said(found, "command")
+    events = said(found, "events")
+    assert "reset finished: episode 1, seed 0" in events and "reset finished, failed: the arm is blocked" in events
+
+
 def test_json_has_every_part() -> None:
     found = json.loads(json.dumps(at(1.12).as_json()))
     assert found["request"]["sequence"] == 1 and found["server"]["batch_with"][0]["robot"] == "push_2"

@@ -128,7 +128,7 @@ def test_people_the_recorder_and_flaws_of_the_chain_are_told() -> None:
     lines = (first.lines[0], first.lines[1].replace(b"anna", b"otto"))
     changed = Page(writer=first.writer, run=first.run, first=0, previous=first.previous, lines=lines)
     found = [(one.kind, one.who, one.what, one.why) for one in of(Tracks(), changed, second)]
-    assert ("person", "push_1", "otto: pause", "done paused") in found
+    assert ("person", "push_1", "otto: pause", "done: paused") in found
     assert ("recorder", "recorder/night", "7 messages or records of /push_1/rfm/audit lost", "the disk is too slow") in found
     assert any(kind == "audit log" and who == "robot/push_1" and "it was changed" in what for kind, who, what, _ in found)
 
