@@ -188,7 +188,9 @@ def test_a_file_beside_a_recording_is_named(
 
 
 def at_topic(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-    return lambda contents: change(contents["topics_with_message_count"][3])
+    return lambda contents: change(
+        next(one for one in contents["topics_with_message_count"] if one["topic_metadata"]["name"] == "/arm_1/command")
+    )
 
 
 METADATA_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
