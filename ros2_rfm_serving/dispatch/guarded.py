@@ -31,7 +31,7 @@ class Guarded(DispatchPolicy):
 
     @property
     def READS_EXECUTIONS(self) -> bool:  # type: ignore[override]
-        """Return the value of the guarded policy. It is no state of its own, which older recordings would lack."""
+        """Return the value of the guarded policy."""
         return self._policy.READS_EXECUTIONS
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
@@ -39,7 +39,7 @@ class Guarded(DispatchPolicy):
             ranked = list(self._policy.rank(list(waiting), engine, now_s))  # a copy, because the policy may change the list
             if len(ranked) == len(waiting) and (ranked[0] is waiting[0] if len(ranked) == 1 else _are_same(ranked, waiting)):
                 return ranked
-            problem = f"rank gave {len(ranked)} in place of the {len(waiting)} who wait, each once"
+            problem = f"rank gave {len(ranked)} in place of the {len(waiting)} that wait, each once"
         except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
         self._mishap("dispatch_error", problem)

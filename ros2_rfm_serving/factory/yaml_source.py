@@ -26,7 +26,7 @@ SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 BINARY = re.compile(r"[-+]?0b[01_]+")
 """`0b11` is 3 in YAML 1.1, and text in YAML 1.2."""
 EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
-"""`1e3` is text in YAML 1.1, and 1000.0 in YAML 1.2 and to everybody who reads it."""
+"""`1e3` is text in YAML 1.1, and 1000.0 in YAML 1.2 and to its readers."""
 INT64 = range(-(1 << 63), 1 << 63)
 """Whole numbers that ROS parameters and messages hold."""
 INTEGER, FLOAT, TEXT = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "str"))

@@ -160,7 +160,7 @@ class RobotHost(LifecycleNode):
         return SUCCESS
 
     def stop(self) -> None:
-        """Close everything before the process ends: clients of running tasks are told, and servers free the sessions.
+        """Close everything before the process ends: clients of running tasks are informed, and servers free the sessions.
 
         Farewells that are delayed would be lost with the process: on a busy machine their time would come while the executor still
         has replies to handle."""

@@ -71,7 +71,7 @@ def not_begun(enclave: Path, now: datetime) -> str:
     return has_not_begun(begins, now) if begins > now else ""
 
 
-def are_revocations_spoilt(enclave: Path) -> bool:
+def are_revocations_unusable(enclave: Path) -> bool:
     """Return whether a list of revocations exists that is not its authority's.
 
     Raises: `ConfigurationError` where there is no authority.
@@ -104,7 +104,7 @@ def _identity(enclave: Path, certificate: x509.Certificate, authority: x509.Cert
         yield Problem(enclave.name, "its key is not of its certificate", fix)
     if not is_private(enclave / KEY):
         yield Problem(enclave.name, "others on this machine may read its key", f"chmod 600 {enclave / KEY}")
-    if are_revocations_spoilt(enclave):
+    if are_revocations_unusable(enclave):
         yield Problem(enclave.name, f"its {REVOKED} is no list of revocations of its authority", "rfm security rotate")
     elif (listed := _revocations(enclave)) and listed.get_revoked_certificate_by_serial_number(certificate.serial_number):
         yield Problem(enclave.name, "its certificate is revoked", fix)

@@ -15,7 +15,7 @@ ENCLAVE = "RFM_SERVING_ENCLAVE"
 """Environment variable with the enclave's folder."""
 WARNED_DAYS = 30.0
 LOOKS_EVERY_S = 10.0
-SPOILT = "own crl.pem is no list of revocations of its authority, and what it said before holds: copy the enclave's again"
+UNUSABLE = "own crl.pem is no list of revocations of its authority, and what it said before holds: copy the enclave's again"
 
 
 def member_environment(folder: Path, member: str) -> Mapping[str, str]:
@@ -66,7 +66,7 @@ class OwnCertificate:
         self.is_over = False
         self.is_invalid = False
         """No process accepts it now: it has ended, has not begun, or cannot be read."""
-        self.are_revocations_spoilt = False
+        self.are_revocations_unusable = False
 
     @staticmethod
     def of_process() -> OwnCertificate | None:
@@ -79,21 +79,21 @@ class OwnCertificate:
             return
         self._looked_s = now_s
         try:
-            from ros2_rfm_serving.security.checking import are_revocations_spoilt, days_left, not_begun
+            from ros2_rfm_serving.security.checking import are_revocations_unusable, days_left, not_begun
 
             now = datetime.now(timezone.utc)
             self.days_left, too_early = days_left(self._enclave, now), not_begun(self._enclave, now)
         except (ImportError, ConfigurationError) as error:
             self.days_left, self.problem, self.is_invalid = None, f"own certificate: {error}", True
-            self.are_revocations_spoilt = False
+            self.are_revocations_unusable = False
             return
         self.is_over = self.days_left <= 0
         self.is_invalid = self.is_over or bool(too_early)
         left = "has ended" if self.is_over else f"ends in {self.days_left:.0f} days"
         ending = f"own certificate {left}: rfm security rotate" if self.days_left <= WARNED_DAYS else ""
         beginning = f"own certificate {too_early}" if too_early else ""
-        self.are_revocations_spoilt = are_revocations_spoilt(self._enclave)
-        self.problem = "; ".join(filter(None, (beginning, ending, SPOILT if self.are_revocations_spoilt else "")))
+        self.are_revocations_unusable = are_revocations_unusable(self._enclave)
+        self.problem = "; ".join(filter(None, (beginning, ending, UNUSABLE if self.are_revocations_unusable else "")))
 
     @property
     def problems(self) -> dict[str, str]:
@@ -105,8 +105,8 @@ class OwnCertificate:
         """Metrics: the remaining validity in s, where it is known; whether the certificate is invalid; and 1 where the list of
         revocations cannot be used."""
         left = {} if self.days_left is None else {"certificate_left_s": round(self.days_left * 86_400)}
-        spoilt = {"revocations_spoilt": 1} if self.are_revocations_spoilt else {}
-        return {**left, "certificate_invalid": int(self.is_invalid), **spoilt}
+        unusable = {"revocations_unusable": 1} if self.are_revocations_unusable else {}
+        return {**left, "certificate_invalid": int(self.is_invalid), **unusable}
 
     def figures(self) -> dict[str, object]:
         return {} if self.days_left is None else {"certificate ends in, days": round(self.days_left, 1)}

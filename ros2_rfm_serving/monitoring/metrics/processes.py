@@ -15,8 +15,8 @@ FORGOTTEN_AFTER_S = 1800.0
 """Silence after which a process is forgotten. One that was killed (`kill -9`) does not count as lost for ever."""
 GAUGES = {
     "certificate_left_s": ("rfm_certificate_left_seconds", "Until the process' certificate ends; below 0: it has ended"),
-    "certificate_invalid": ("rfm_certificate_invalid", "1: nobody accepts the process' certificate now"),
-    "revocations_spoilt": ("rfm_revocations_unusable", "1: the process cannot use its list of revoked certificates; gone: it can"),
+    "certificate_invalid": ("rfm_certificate_invalid", "1: no other process accepts the certificate now"),
+    "revocations_unusable": ("rfm_revocations_unusable", "1: the process cannot use its list of revoked certificates"),
     "log_disk_full": ("rfm_log_disk_full", "1: there is no room for the process' log"),
     "recorder_bytes": ("rfm_recorder_bytes", "Size of the recording"),
     "recorder_problem": ("rfm_recorder_problem", "1: nothing can be written now"),

@@ -59,7 +59,7 @@ def board(now_s: float = NOW_S) -> Board:
         ("/rfm/recorder", "a"): ProcessRow(seen_s=now_s - 4.0, numbers={"log_disk_full": 0, **recorder}),
         ("/arm_1/robot", "b"): ProcessRow(
             seen_s=now_s - 4.0,
-            numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0, "revocations_spoilt": 1},
+            numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0, "revocations_unusable": 1},
         ),
     }
     return made

@@ -161,11 +161,11 @@ def test_certificates_end_and_it_is_said_before(folder: Folder, monkeypatch: pyt
         (folder.enclave("server_1") / "crl.pem").write_bytes(content)
         own.look(moment_s)
         assert "own crl.pem is no list of revocations of its authority" in own.problem and not own.is_over
-        assert own.numbers["revocations_spoilt"] == 1 and own.numbers["certificate_invalid"] == 0
+        assert own.numbers["revocations_unusable"] == 1 and own.numbers["certificate_invalid"] == 0
         assert "server_1: its crl.pem is no list of revocations of its authority" in said(folder)
     (folder.enclave("server_1") / "crl.pem").write_bytes(kept)
     own.look(80.0)
-    assert not own.problem and "revocations_spoilt" not in own.numbers
+    assert not own.problem and "revocations_unusable" not in own.numbers
     (folder.enclave("server_1") / "cert.pem").unlink()
     own.look(90.0)
     assert "cannot be read" in own.problem
