@@ -188,8 +188,9 @@ def test_a_page_with_tls_stays_open_while_strangers_never_finish_their_handshake
         assert client.post("/api/control", json=PAUSE, headers=GOOD).status_code == 200
 
 
-def crowd(port: int, many: int, held: int = 300) -> None:
-    """Silent connections, of which so many are there at once; who is sent away meanwhile does not matter to them."""
+@contextlib.contextmanager
+def crowd(port: int, many: int, held: int = 300) -> Iterator[None]:
+    """Open silent connections, of which the last `held` stay open in the body: a server that closes some of them is not noticed."""
     with contextlib.ExitStack() as stack:
         mine: list[socket.socket] = []
         for _ in range(many):
@@ -199,6 +200,7 @@ def crowd(port: int, many: int, held: int = 300) -> None:
             mine.append(one)
             if len(mine) > held:
                 mine.pop(0).close()
+        yield
 
 
 class Looking:
@@ -237,8 +239,11 @@ def test_thousands_of_silent_connections_keep_no_probe_out(written: Folder, tmp_
     trusted, threads = client_context(written.authority, "ca"), threading.active_count()
     with exporting(Board([], []), "127.0.0.1", 0, tmp_path, tls=ServerTls(written.enclave("observer"), "--tls")) as url:
         with Looking(lambda: get(url, trusted)) as prometheus:
-            while len(prometheus.took_s) + prometheus.failed < 20 or 'refused_total{reason="gave_way"}' not in get(url, trusted):
-                crowd(int(url.split(":")[2].split("/")[0]), many)
+            while len(prometheus.took_s) + prometheus.failed < 20:
+                with crowd(int(url.split(":")[2].split("/")[0]), many):
+                    assert 'refused_total{reason="gave_way"}' in get(url, trusted), (
+                        "its turn comes after more than there is room for"
+                    )
         assert max(prometheus.took_s) < 10.0
         assert len(prometheus.took_s) > 3 * prometheus.failed, "whose turn it is to give way has asked for nothing"
         assert eventually(lambda: threading.active_count() <= threads + 4)
@@ -254,7 +259,8 @@ def test_thousands_of_silent_connections_hold_up_nobody_who_looks_at_a_page(writ
         assert client.get("/api/schedule").status_code == 200
         with Looking(lambda: client.get("/api/schedule").raise_for_status()) as looking:
             while len(looking.took_s) + looking.failed < 5:
-                crowd(int(url.rpartition(":")[2].strip("/")), many)
+                with crowd(int(url.rpartition(":")[2].strip("/")), many):
+                    client.get("/api/schedule").raise_for_status()
         assert not looking.failed and max(looking.took_s) < 10.0
         with httpx.Client(base_url=url, trust_env=False, verify=trusted, timeout=20) as newcomer:
             assert newcomer.get("/api/schedule").status_code == 200
