@@ -28,23 +28,28 @@ ifndef PARTS_BEGAN_S
 export PARTS_BEGAN_S := $(shell date +%s)
 endif
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift recorded-faults soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor house bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift recorded-faults soak soak-short soak-ci foreground in-turn background strangers beside alone patient fuzz mutants optimum audit doctor house bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in a pair. Then what mostly waits, five
-# minutes of faults beside it, and at a low priority what computes. Last, alone, what would starve beside anything that takes a core.
+# For two cores; each part's output comes in one piece when it is done. What computes runs at a low priority from the beginning. Beside
+# it run what keeps one core busy, then what mostly waits, with five minutes of faults beside it. What would starve beside anything
+# that takes a core runs last, alone.
 test:
 	rm -f build/parts
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon lint
-	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci between
+	$(MAKE) --no-print-directory install
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going foreground background
 	$(MAKE) --no-print-directory -j 1 alone
+
+foreground:
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon lint
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going in-turn soak-ci
 
 in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going ros strangers beside
 
-between: install
+background: install
 	nice -n 10 $(MAKE) --no-print-directory -j 2 --output-sync=none --keep-going unit compiled UNIT="test/unit --ignore=test/unit/security"
 
 lint: install

@@ -54,6 +54,7 @@ def profiles(repository: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(280)
 def test_servers_run_with_the_policy_that_auto_is_and_the_factory_says_why(
     repository: Path, tmp_path: Path, ros_domain: int
