@@ -67,7 +67,7 @@ def _server(row: ServerRow, now_s: float) -> list[str]:
             str(sum(row.refused.values())),
         ]
     return [
-        f"{row.state} {row.detail}".strip() + standby,
+        (row.detail if row.detail.startswith(row.state) else f"{row.state} {row.detail}".strip()) + standby,
         model,
         row.dispatch or NO_FIGURE,
         f"{row.mean_batch_size:.1f}/{row.batch_size}",

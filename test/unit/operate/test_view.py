@@ -132,3 +132,12 @@ def test_what_is_shown_without_a_proof_is_said_to_be_so() -> None:
     made.refuse("arm_1")
     shown = text(picture("f", made, []))
     assert AS_SAID in shown and "not shown: arm_1 1" in shown and "19.4" in shown
+
+
+def test_a_state_that_begins_its_own_detail_is_shown_once() -> None:
+    made = board(time.monotonic())
+    made.servers["server_1"].state, made.servers["server_1"].detail = "loading", "loading rfm/metaworld_flow"
+    shown = lines(picture("f", made, []))["server_1"]
+    assert "loading rfm/metaworld_flow" in shown and "loading loading" not in shown
+    made.servers["server_1"].state, made.servers["server_1"].detail = "ready", "warm-up took 3 s"
+    assert "ready warm-up took 3 s" in lines(picture("f", made, []))["server_1"]
