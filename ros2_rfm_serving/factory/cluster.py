@@ -112,11 +112,11 @@ class Planning(Section):
 
     objective: Literal["throughput", "proportional", "max_min"] = "proportional"
     """Objective by which plans are compared: the sum of all weighted actions (ROSA's), or one that neglects no class
-    (docs/scheduler.md)."""
+    (docs/reference/scheduler.md)."""
 
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
-    """Share of every SLO that no prediction may use; it is subtracted first, before the network's part. docs/scheduler.md explains
-    why the default is 0."""
+    """Share of every SLO that no prediction may use; it is subtracted first, before the network's part.
+    docs/reference/scheduler.md explains why the default is 0."""
     stragglers: Stragglers | None = None
     """Plans keep every SLO in spite of these; None: all services scatter as they did when profiles were measured."""
     link_share: float = Field(default=0.9, ge=0.05, le=1)
