@@ -32,6 +32,8 @@ ROUNDING = 1e-3
 """Share of a limit."""
 FLOAT32 = 1e-6
 """What a command may be rounded by."""
+SETTLING = 0.05
+"""Share of the largest step from rest by which an arm that lags may still be away from its last command when it is read again."""
 
 
 @dataclass
@@ -114,8 +116,9 @@ class Commands:
         self._speed: Values = np.zeros(len(build.judged))
         self.starts = self.count = 0
 
-    def sent(self, command: Array, now_s: float) -> None:
-        """Judge a command: by the speed of the last one, or from rest where the arm was told nothing for longer than a period."""
+    def sent(self, command: Array, reading: Array, now_s: float) -> None:
+        """Judge a command: by the speed of the last one, or from rest where the arm was commanded nothing for longer than a period.
+        It then sets out from its reading, which a lag keeps a little away from the last command."""
         command = command.astype(np.float64)[list(self._build.judged)]
         assert (np.abs(command) <= self._build.border + 1e-3).all(), "no number of the driver"
         rounding = FLOAT32 * max(1.0, self._build.middle)
@@ -124,7 +127,10 @@ class Commands:
         speed = self._build.way(command, self._last) / dt_s
         most, more = MAX_VELOCITY * (1.0 + ROUNDING), self._max_acceleration * dt_s * (1.0 + ROUNDING)
         assert (np.abs(speed) <= most + rounding / dt_s).all(), f"{speed} at {now_s:.3f} s, {interval_s:.3f} s later"
-        smooth = [(np.abs(speed - before) <= more + 2.0 * rounding / dt_s).all() for before in (self._speed, 0.0 * self._speed)]
+        place = reading.astype(np.float64)[list(self._build.judged)]
+        away = np.minimum(np.abs(self._build.way(place, self._last)) / dt_s, SETTLING * more)
+        more += 2.0 * rounding / dt_s
+        smooth = [(np.abs(speed - self._speed) <= more).all(), (np.abs(speed) <= more + away).all()]
         holds = (command == self._last).all()  # as if nothing were commanded
         assert smooth[0] or holds or (stood and smooth[1]), f"{self._speed} to {speed} at {now_s:.3f} s, {interval_s:.3f} s later"
         self.starts += stood
@@ -163,14 +169,16 @@ class Cell:
             brain.reply(chunk(entry[1], self.rows()), now_s)
         if not brain.is_period(now_s):
             return
-        tick = brain.tick(self.sensors(), now_s)
+        sensors = self.sensors()
+        tick = brain.tick(sensors, now_s)
         for server, opening in tick.opens:
             self.epoch += 1
             granted = grant(self.epoch, replace(CONTRACT, chunk_length=LENGTH))
             brain.session_opened(opening.component, server, granted, now_s)
         self.waiting += [(now_s + self.latency_s, request) for _, request in tick.requests]
         if tick.command is not None:
-            self.commands.sent(tick.command, now_s)
+            assert sensors.positions is not None
+            self.commands.sent(tick.command, sensors.positions, now_s)
             self.arm.goal = self.arm.goal + self.build.way(tick.command.astype(np.float64), self.arm.goal)
 
     def sensors(self) -> Sensors:
