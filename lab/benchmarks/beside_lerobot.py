@@ -109,7 +109,7 @@ def _same(ours: Engine, theirs: Engine) -> tuple[FlowEngine, Any]:
 
 
 def _square(request: InferenceRequest) -> InferenceRequest:
-    """Crop images to squares, because some releases of LeRobot pad others differently (docs/engines.md)."""
+    """Crop images to squares, because some releases of LeRobot pad others differently (docs/reference/engines.md)."""
     sides = {camera: min(image.shape[:2]) for camera, image in request.images.items() if isinstance(image, np.ndarray)}
     return replace(request, images={camera: request.images[camera][:side, :side] for camera, side in sides.items()})  # type: ignore[index]
 

@@ -1,7 +1,7 @@
 """Policies of this project whose urgency is a product: age of the task, nearness of its end, little attained service.
 
-No service order is best for every aim: an order that lets quick tasks go first makes the slow ones end later (docs/server.md shows
-the frontier). Therefore there are three policies for different aims.
+No service order is best for every aim: an order that lets quick tasks go first makes the slow ones end later
+(docs/measurements/server.md shows the frontier). Therefore there are three policies for different aims.
 """
 
 from __future__ import annotations

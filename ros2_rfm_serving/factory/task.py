@@ -89,7 +89,7 @@ class Horizon(Section):
     """`static`: the robot's own; otherwise the server decides by `confidence` (Kairos §3.1), `curvature`, or a policy of one's
     own."""
     threshold: float = Field(default=0.4, gt=-1)
-    """Threshold of the policy for a model's uncertainty about an action (docs/server.md)."""
+    """Threshold of the policy for a model's uncertainty about an action (docs/reference/server.md)."""
     min_steps: int = Field(default=1, ge=1)
     """H_min: lower bound of the horizon, in actions."""
     mean_period_ms: Milliseconds | None = None
@@ -124,8 +124,8 @@ class Execution(Section):
     """Accept a model that was demonstrated at another rate than that of its robots' steps; its motions are accordingly faster or
     slower. Ours."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
-    """Solver steps of each of System 1's chunks, where its model lets robots choose (docs/engines.md); None: the model's own
-    number.
+    """Solver steps of each of System 1's chunks, where its model lets robots choose (docs/reference/engines.md); None: the model's
+    own number.
 
     Plans and virtual time use the model's own number: with fewer steps a chunk is ready sooner than planned, with more steps later.
     Ours.

@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory.cluster import AUTOMATIC
 from ros2_rfm_serving.scheduler.solution import Solution
 
 CHOICES = ("balanced", "fifo", "swift", "best")
-"""Compared policies: the default, then those that need no record of tasks; docs/server.md has the papers' comparison."""
+"""Compared policies: the default, then those that need no record of tasks; docs/measurements/server.md compares them."""
 WORTH = 1e-2
 """Relative gain of the objective from which another policy replaces the default; less is within the prediction errors."""
 

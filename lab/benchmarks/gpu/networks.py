@@ -33,7 +33,7 @@ SPREAD = 0.02
 
 
 def config_of(name: str, size: Size) -> ArchitectureConfig:
-    """Return the configuration. The full size is the default, that of the published checkpoint (see docs/engines.md)."""
+    """Return the configuration. The full size is the default, that of the published checkpoint (see docs/reference/engines.md)."""
     architecture = architecture_of(name)
     return architecture.config_class() if size == "full" else architecture.toy()  # type: ignore[call-arg]  # all have defaults
 

@@ -86,7 +86,7 @@ AUTOREGRESSIVE = f"""## Figure 10, autoregressive
     rfm bench frames --json docs/reproductions/auras/{FRAMES}
 
 Action tokens are part of the public context, and all decodes of a frame are one prefill (§4.2.3,
-[how](../../engines.md#action-tokens)). Worlds stand still within a frame here.
+[how](../../reference/engines.md#action-tokens)). Worlds stand still within a frame here.
 
 """
 

@@ -59,12 +59,12 @@ that go on while an answer is computed, and those that continue them, were plann
 | 8, 9, Fig. 2: phases, intensity, roofline | [where the time of a batch goes][phases] | a GPU |
 | 10, 11: a wrong position index, precision | [precision][], [below its tables][footprint] the index | |
 
-[proved]: ../../engines.md#proved-against-their-authors-code
-[footprint]: ../../engines.md#footprint
-[architectures]: ../../engines.md#published-architectures
-[precision]: ../../engines.md#precision
+[proved]: ../../measurements/engines.md#parity-with-the-authors-code
+[footprint]: ../../measurements/engines.md#footprint
+[architectures]: ../../reference/engines.md#published-architectures
+[precision]: ../../measurements/engines.md#precision
 [images]: ../../images.md
-[phases]: ../../engines.md#where-the-time-of-a-batch-goes
+[phases]: ../../measurements/engines.md#where-the-time-of-a-batch-goes
 [gpu]: ../../gpu.md
 """
 

@@ -1,4 +1,7 @@
-"""Registry of architectures by name. A new one needs its module, a line here, and a line in the table of docs/engines.md."""
+"""Registry of architectures by name.
+
+A new one needs its module, a line here, and a line in the tables of docs/engines.md and docs/reference/engines.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a catalogue entry with `engine: bundle` (docs/engines.md)."""
+"""Options of a catalogue entry with `engine: bundle` (docs/reference/engines.md)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BundleOptions(BaseModel):
     """Seed of the noise."""
     scaled_decoding: bool = False
     """True if JPEGs are decoded at a half, a quarter or an eighth where that is no smaller than the network's images.
-    It is less work, and gives pixels that differ slightly from those in training (docs/engines.md)."""
+    It is less work, and gives pixels that differ slightly from those in training (docs/reference/engines.md)."""
     device_decoding: bool = False
     """True if JPEGs are decoded on the GPU, by torchvision; their pixels differ slightly from the host's, too."""
     true_jacobian: bool = False

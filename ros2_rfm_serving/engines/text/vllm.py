@@ -1,7 +1,7 @@
 """Text models on vLLM in this process: continuous batching, a cached prefix, and answers restricted to a judge's words.
 
 vLLM runs on CUDA, and is imported when the first such model is built. Its engine core is a process of its own, which may die, and
-which must not outlive this one. docs/engines.md, "vLLM", lists the behaviour that this engine relies on, by release.
+which must not outlive this one. docs/reference/engines.md, "vLLM", lists the behaviour that this engine relies on, by release.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def unusable(look: Look) -> Iterator[Finding]:
                 cause="unusable answers",
                 about=server,
                 evidence=tuple(evidence),
-                mend="see `constraint`, `max_tokens`, `chat_template_kwargs` and `verdicts` of the model: docs/engines.md",
+                mend="see `constraint`, `max_tokens`, `chat_template_kwargs`, `verdicts` of the model: docs/reference/engines.md",
             )
 
 

@@ -116,10 +116,10 @@ class Commands:
         self._speed: Values = np.zeros(len(build.judged))
         self.starts = self.count = 0
 
-    def sent(self, command: Array, reading: Array, now_s: float) -> None:
+    def sent(self, sent: Array, reading: Array, now_s: float) -> None:
         """Judge a command: by the speed of the last one, or from rest where the arm was commanded nothing for longer than a period.
         It then sets out from its reading, which a lag keeps a little away from the last command."""
-        command = command.astype(np.float64)[list(self._build.judged)]
+        command, place = (values[list(self._build.judged)].astype(np.float64) for values in (sent, reading))
         assert (np.abs(command) <= self._build.border + 1e-3).all(), "no number of the driver"
         rounding = FLOAT32 * max(1.0, self._build.middle)
         interval_s = now_s - self._last_s
@@ -127,7 +127,6 @@ class Commands:
         speed = self._build.way(command, self._last) / dt_s
         most, more = MAX_VELOCITY * (1.0 + ROUNDING), self._max_acceleration * dt_s * (1.0 + ROUNDING)
         assert (np.abs(speed) <= most + rounding / dt_s).all(), f"{speed} at {now_s:.3f} s, {interval_s:.3f} s later"
-        place = reading.astype(np.float64)[list(self._build.judged)]
         away = np.minimum(np.abs(self._build.way(place, self._last)) / dt_s, SETTLING * more)
         more += 2.0 * rounding / dt_s
         smooth = [(np.abs(speed - self._speed) <= more).all(), (np.abs(speed) <= more + away).all()]

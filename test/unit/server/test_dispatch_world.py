@@ -19,7 +19,8 @@ HELD = {
     "balanced": {"mean": 2.5, "p25": 35.0, "p95": 17.5, "late": 12.5},
     "swift": {"p25": 7.5, "late": 10.0},
 }
-"""How much worse each of ours may be than the best of all others in an overload, % (late: points): docs/server.md says so."""
+"""How much worse each of ours may be than the best of all others in an overload, % (late: points), as
+docs/measurements/server.md says."""
 
 
 @cache

@@ -21,7 +21,7 @@ from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest, Observ
 from test.unit.fakes import CONTRACT, FakeEngine
 
 MEAN_TOLERANCE, MOST_TOLERANCE = 1.5, 16.0
-"""Of 255: pixels after resizing, on a picture like a camera's. docs/engines.md says so."""
+"""Of 255: pixels after resizing, on a picture like a camera's. docs/measurements/engines.md says so."""
 
 
 def picture(height: int, width: int) -> Image:
