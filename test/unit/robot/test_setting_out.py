@@ -113,7 +113,8 @@ class Commands:
         self._period_s, self._max_acceleration, self._build = period_s, max_acceleration, build
         self._last_s = -math.inf
         self._last: Values = np.full(len(build.judged), build.middle)
-        self._speed: Values = np.zeros(len(build.judged))
+        self._speeds: list[Values] = [np.zeros(len(build.judged))]
+        """Possible ones: of a motion that goes on, and of one from rest."""
         self.starts = self.count = 0
 
     def sent(self, sent: Array, reading: Array, now_s: float) -> None:
@@ -124,17 +125,19 @@ class Commands:
         rounding = FLOAT32 * max(1.0, self._build.middle)
         interval_s = now_s - self._last_s
         dt_s, stood = min(interval_s, self._period_s), interval_s > 1.3 * self._period_s
-        speed = self._build.way(command, self._last) / dt_s
         most, more = MAX_VELOCITY * (1.0 + ROUNDING), self._max_acceleration * dt_s * (1.0 + ROUNDING)
+        speed, away = self._build.way(command, self._last) / dt_s, self._build.way(place, self._last)
         assert (np.abs(speed) <= most + rounding / dt_s).all(), f"{speed} at {now_s:.3f} s, {interval_s:.3f} s later"
-        away = np.minimum(np.abs(self._build.way(place, self._last)) / dt_s, SETTLING * more)
+        holds = bool((command == self._last).all())  # as if nothing were commanded
+        from_rest = speed - np.where(np.abs(away) <= SETTLING * more * dt_s, away, 0.0) / dt_s
         more += 2.0 * rounding / dt_s
-        smooth = [(np.abs(speed - self._speed) <= more).all(), (np.abs(speed) <= more + away).all()]
-        holds = (command == self._last).all()  # as if nothing were commanded
-        assert smooth[0] or holds or (stood and smooth[1]), f"{self._speed} to {speed} at {now_s:.3f} s, {interval_s:.3f} s later"
+        goes_on = holds or any((np.abs(speed - before) <= more).all() for before in self._speeds)
+        starts = stood and bool((np.abs(from_rest) <= more).all())
+        assert goes_on or starts, f"{self._speeds} to {speed} at {now_s:.3f} s, {interval_s:.3f} s later"
+        self._speeds = [speed] * goes_on + [from_rest] * starts
         self.starts += stood
         self.count += 1
-        self._last_s, self._last, self._speed = now_s, command, speed
+        self._last_s, self._last = now_s, command
 
 
 class Cell:
