@@ -139,7 +139,7 @@ def test_a_key_that_cannot_be_read_stops_no_robot(enclaves: Enclaves, monkeypatc
 
 
 def test_what_it_costs(enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No limit: a machine may be busy. With -s it says the figures of docs/security.md."""
+    """No limit: a machine may be busy. With -s it says the figures of docs/measurements/security.md."""
     monkeypatch.setenv(ENCLAVE, str(enclaves.make("arm_1")))
     speaker, verifier, n = Speaker(), Verifier(enclaves.make("scheduler")), 200
     said = [speaker.numbered(status()) for _ in range(n)]

@@ -328,7 +328,7 @@ def test_what_is_screened_is_taken_once() -> None:
 
 
 def test_what_it_costs(enclaves: Enclaves, node: Node) -> None:
-    """No limit: a machine may be busy. With -s it says the figures of docs/security.md."""
+    """No limit: a machine may be busy. With -s it says the figures of docs/measurements/security.md."""
     n, verifier = 200, Verifier(enclaves.make("s1"))
     own, hearer = speaker(enclaves.make("s1")), Hearer(verifier)
     status = msg.ServerStatus(histograms=[msg.Histogram(name="x", bounds=[1.0] * 20, counts=[1] * 21)] * 2)

@@ -382,7 +382,7 @@ def test_silent_connections_hold_up_nobody_who_is_in(written: Folder, many: int)
 
 def test_newcomers_come_in_once_silent_connections_are_gone(written: Folder) -> None:
     """Zenoh's acceptor rests for a tenth of a second after each handshake that fails: ten thousand of them shut the router to
-    newcomers for a quarter of an hour, which is a firewall's to prevent (docs/security.md)."""
+    newcomers for a quarter of an hour, which is a firewall's to prevent (docs/reference/security.md)."""
     with plant(written) as running, contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20)).sendall(b"\x16")
