@@ -266,7 +266,7 @@ def die(arm: Arm) -> None:
 @pytest.mark.parametrize("happens", [pause, cancel, lose_the_server, go_blind, die])
 @pytest.mark.parametrize("fallback", [(Rung(Motion.HOLD),), CONFIG.fallback], ids=["hold", "ramp_down"])
 def test_every_stop_is_a_trajectory_that_ends_at_rest(happens: Callable[[Arm], None], fallback: tuple[Rung, ...]) -> None:
-    """Within the limits, and within the bound that docs/reference/integrate.md gives; a pause and a cancellation without the horizon."""
+    """Trajectories keep the limits and the bound in docs/reference/integrate.md; a pause and a cancellation have no horizon."""
     for seed in range(4):
         arm = Arm(replace(CONFIG, fallback=fallback), seed=seed)
         arm.rows = lambda begin: (
