@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import BEGIN, COULD_NOT_GO_ON, SNAPSHOT, Chain, Page, format_of
+from ros2_rfm_serving.audit.chain import BEGIN, COULD_NOT_GO_ON, FORMAT, SNAPSHOT, Chain, Page
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 from ros2_rfm_serving.audit.versions import versions
@@ -63,7 +63,6 @@ class Journal:
         self.records = 0
         """Number of records since the start."""
         self._role, self._send, self._stamp_s, self._draw = role, send, stamp_s, draw
-        self._format = format_of(writer)
         self._begin_body: Callable[[], Mapping[str, Any]] = dict
         self._snapshot_body: Callable[[], Mapping[str, Any]] = dict
         self._chain: Chain | None = None
@@ -151,13 +150,13 @@ class Journal:
 
     def _begin(self, now_s: float) -> None:
         self._chain, self._begins_s = Chain(self.writer, self._draw()), math.inf
-        begun = {"role": self._role, "format": self._format, "stamp": self._stamp_s(), "versions": versions()}
+        begun = {"role": self._role, "format": FORMAT, "stamp": self._stamp_s(), "versions": versions()}
         self._note(BEGIN, now_s, {**begun, **self._begin_body(), "after": self._after})
         self._snapshot("begin", now_s)
         self._seal_s, self.on = now_s + SEAL_PERIOD_S, True
 
     def _snapshot(self, why: str, now_s: float) -> None:
-        self._note(SNAPSHOT, now_s, {"why": why, "format": self._format, **self._snapshot_body()})
+        self._note(SNAPSHOT, now_s, {"why": why, "format": FORMAT, **self._snapshot_body()})
         self._snapshot_s, self._joined = now_s + SNAPSHOT_PERIOD_S, False
 
     def _write_deferred(self) -> None:

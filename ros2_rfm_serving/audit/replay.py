@@ -33,59 +33,22 @@ class Difference(NamedTuple):
 
 
 def first_difference(recorded: Any, replayed: Any) -> Difference | None:
-    """Return the first difference between two recorded values; None for equal ones.
-
-    Numbered objects (of servers) are compared by their contents, not by their numbers or by whether two places share one.
-    """
+    """Return the first difference between two recorded values; None for equal ones."""
     if recorded == replayed:  # usually the case, and quick
         return None
-    found = _Comparison(recorded, replayed)
-    return next(found.differences("", recorded, replayed), None)
+    return next(_differences("", recorded, replayed), None)
 
 
-class _Comparison:
-    def __init__(self, recorded: Any, replayed: Any) -> None:
-        self._sides = dict(_numbered(recorded)), dict(_numbered(replayed))
-        self._seen: set[tuple[int, int]] = set()
-        """Pairs of numbered objects whose comparison has begun."""
-
-    def differences(self, path: str, one: Any, other: Any) -> Iterator[Difference]:
-        one, other = _resolved(one, self._sides[0]), _resolved(other, self._sides[1])
-        if isinstance(one, dict) and isinstance(other, dict):
-            yield from self._maps(path, one, other)
-        elif isinstance(one, list) and isinstance(other, list):
-            for index in range(max(len(one), len(other))):
-                left, right = (side[index] if index < len(side) else ABSENT for side in (one, other))
-                yield from self.differences(f"{path}[{index}]", left, right)
-        elif one != other or type(one) is not type(other):
-            yield Difference(path or "value", one, other)
-
-    def _maps(self, path: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
-        pair = one.get("@", -1), other.get("@", -1)
-        if min(pair) >= 0:
-            if pair in self._seen:
-                return
-            self._seen.add(pair)
+def _differences(path: str, one: Any, other: Any) -> Iterator[Difference]:
+    if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
-            if key != "@":
-                yield from self.differences(f"{path}.{key}".lstrip("."), one.get(key, ABSENT), other.get(key, ABSENT))
-
-
-def _numbered(value: Any) -> Iterator[tuple[int, Any]]:
-    """Yield every numbered object, without recursion, because the state of a core is deep."""
-    todo = [value]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, dict):
-            if "@" in one and one.get("~") != "@":
-                yield one["@"], one
-            todo += one.values()
-        elif isinstance(one, list):
-            todo += one
-
-
-def _resolved(value: Any, numbered: dict[int, Any]) -> Any:
-    return numbered.get(value["@"], value) if isinstance(value, dict) and value.get("~") == "@" else value
+            yield from _differences(f"{path}.{key}".lstrip("."), one.get(key, ABSENT), other.get(key, ABSENT))
+    elif isinstance(one, list) and isinstance(other, list):
+        for index in range(max(len(one), len(other))):
+            left, right = (side[index] if index < len(side) else ABSENT for side in (one, other))
+            yield from _differences(f"{path}[{index}]", left, right)
+    elif one != other or type(one) is not type(other):
+        yield Difference(path or "value", one, other)
 
 
 class Replayer(Protocol):
@@ -128,7 +91,7 @@ class Replayed:
     difference: Difference | None = None
     """First difference, which ends the replay."""
     at: Mapping[str, Any] = field(default_factory=dict)
-    """Keys n, t, kind and event or call of the differing record, and its ROS time `stamp_s` if known."""
+    """Keys n, t, kind and event of the differing record, and its ROS time `stamp_s` if known."""
 
 
 class Replay:
@@ -161,7 +124,7 @@ class Replay:
         self._next = number + 1
         self._note_break(record)
         self._stamp_s = record["stamp"] - now_s if isinstance(record.get("stamp"), (int, float)) else self._stamp_s
-        if problem := format_problem(self.result.writer, record):
+        if problem := format_problem(record):
             self._refuse(problem)
             return
         if kind == BEGIN:
@@ -198,7 +161,7 @@ class Replay:
         replayer = self._make()
         try:
             answers = replayer.restore(record)
-        except RfmError as error:
+        except (RfmError, *DAMAGED) as error:
             self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {error}")
             return
         self._replayer = replayer
@@ -248,9 +211,9 @@ class Replay:
 
 
 def _what(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the subject of a record: the name of an event, or the call of a server."""
+    """Return the subject of a record: the name of its event."""
     event = record.get("event")
-    return {"event": event.get("~")} if isinstance(event, dict) else {"do": record["do"]} if "do" in record else {}
+    return {"event": event.get("~")} if isinstance(event, dict) else {}
 
 
 class ChainReplay(Protocol):

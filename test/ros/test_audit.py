@@ -78,10 +78,10 @@ def test_a_real_robot_decides_again_what_it_decided(rig: AuditRig) -> None:
     people = [(record["what"], record["done"]) for record in records if record["kind"] == "person"]
     assert people == [("pause", True), ("resume", True)]
     whys = ticks(pages)
-    rows = [why for why in whys if why["by"] == "row"]
+    rows = [why for why in whys if why["source"] == "step"]
     assert rows and all(why["chunk"]["server"] == "s1" and why["staleness_s"] >= 0 for why in rows)
-    paused = {why["by"] for why in whys if why.get("reason") == "paused by a person"}
-    assert paused == {"rung"}
+    paused = {why["source"] for why in whys if why.get("reason") == "paused by a person"}
+    assert paused == {"fallback"}
     again = replayed(pages)
     assert again.difference is None and not again.refused and again.decisions > 50, again
 

@@ -80,7 +80,7 @@ def recorded_whole(bag: Bag) -> None:
     noted = [(page.writer, record) for page in bag.pages() for record in chain.records(page)]
     chunks = {bag.read(message).id.sequence for message in bag.messages("rfm_serving/msg/ActionChunk")}
     replies = [record for writer, record in noted if writer == "server/server_1" and record["kind"] == "reply"]
-    answered = {record["id"]["sequence"] for record in replies if record["outcome"] == "answered"}
+    answered = {record["request"]["sequence"] for record in replies if record["result"] is not None}
     asked = {
         request["sequence"]
         for writer, record in noted
@@ -98,4 +98,4 @@ def last_row_s(bag: Bag) -> float:
     from ros2_rfm_serving.audit.log import AuditLog
 
     ticks = AuditLog(bag.pages()).of(f"robot/{ROBOT}", "tick")
-    return [tick for tick in ticks if tick.body["why"]["by"] == "row"][-1].stamp_s + 1e-4
+    return [tick for tick in ticks if tick.body["why"]["source"] == "step"][-1].stamp_s + 1e-4

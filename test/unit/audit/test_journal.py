@@ -112,7 +112,7 @@ def test_a_page_never_grows_large() -> None:
     desk.begin()
     sent = len(desk.pages)
     for _ in range(30):
-        desk.journal.note("call", desk.now_s, lambda: {"args": "x" * 50_000})  # nobody tends it
+        desk.journal.note("event", desk.now_s, lambda: {"event": "x" * 50_000})  # nobody tends it
     sizes = [sum(map(len, page.lines)) for page in desk.pages[sent:]]
     assert len(sizes) >= 4 and max(sizes) < MAX_PAGE_BYTES + 51_000
 
@@ -217,7 +217,7 @@ def test_a_record_that_is_deferred_comes_in_its_order_and_is_described_before_th
     for number in range(3):
         desk.journal.defer("tick", desk.now_s, describe, number)
     assert not described
-    desk.journal.note("call", desk.now_s, lambda: {"number": 3})
+    desk.journal.note("event", desk.now_s, lambda: {"number": 3})
     assert described == [0, 1, 2]
     for number in range(4, 100):
         desk.journal.defer("tick", desk.now_s, describe, number)

@@ -180,7 +180,7 @@ def shift(folder: Path, words: str = "server_1 is lost") -> Path:
     log, sent = story.robot(), (story.picture("front", JPEG),)
     for step in range(100):
         t_s = step / 10
-        why = {"by": "rung", "rung": "hold", "reason": words} if 50 <= step < 70 else story.row(step % 6, 1 + step // 6)
+        why = {"source": "fallback", "fallback": "hold", "reason": words} if 50 <= step < 70 else story.row(step % 6, 1 + step // 6)
         asked = {"sensors": story.readings(t_s, t_s, sent), "requests": [story.request(1 + step // 6, instruction=words)]}
         story.tick(log, t_s, [0.1, 0.2], why, **(asked if step % 6 == 0 else {}))
         if step in (50, 70):
