@@ -28,6 +28,8 @@ FORMAT = 2
 BEGIN, SNAPSHOT = "begin", "snapshot"
 """Kinds of the records that have the format."""
 SEALED, CLOSED = "sealed", "closed"
+OPERATOR_COMMAND = "operator_command"
+"""Kind of records about a command of an operator, which decide nothing by themselves."""
 MESSAGES, SIGNED = "messages", "signed"
 """Kinds of records: digests of the recorder's output; signature of a certificate over the chain up to there."""
 OWN = "rfm/recorder/audit"
@@ -35,7 +37,7 @@ OWN = "rfm/recorder/audit"
 ASIDE, LATE = "aside", "it came after the records that follow it"
 """Kind of a recorder's record about a page without effect, and its reason if a genuine page was repeated later."""
 HASH_KEY = b',"hash":"'
-COULD_NOT_GO_ON = "it could not go on"
+COULD_NOT_GO_ON = "the recording failed"
 """Prefix of `why` in the last record of a chain that its writer ended because of a failure, before it began another one."""
 
 

@@ -34,7 +34,7 @@ SPREAD_S = 0.5
 MAX_PAGE_BYTES = 256 * 1024
 MAX_DEFERRED = 64
 """Largest number of records whose encoding waits for the next page: those of a page at 250 per second."""
-NOBODY_LISTENS = "nobody listens"
+NO_SUBSCRIBER = "there is no subscriber"
 PROCESS_ENDS = "the end of the process"
 
 Describe = Callable[..., Mapping[str, Any] | bytes]
@@ -83,7 +83,7 @@ class Journal:
         """Update the number of subscribers."""
         before, self._listeners = self._listeners, num
         if not num:
-            self.close(now_s, NOBODY_LISTENS)
+            self.close(now_s, NO_SUBSCRIBER)
         elif not before:  # the reader may not have matched yet, and must not miss the first page
             self._begins_s = now_s + PAGE_PERIOD_S + SPREAD_S * (self._draw() % 1000) / 1000.0
         elif num > before:
@@ -141,7 +141,7 @@ class Journal:
             self._begin(now_s)
         self._write_deferred()
         if self._joined or now_s >= self._snapshot_s:
-            self._snapshot("listener" if self._joined else "period", now_s)
+            self._snapshot("subscriber" if self._joined else "period", now_s)
         if now_s >= self._seal_s:
             self._seal(now_s, closed=False)
         self._page(now_s)

@@ -9,11 +9,22 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ros2_rfm_serving.audit.chain import BEGIN, CLOSED, SEALED, SIGNED, SNAPSHOT, Page, format_problem, records, why_broken
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import (
+    BEGIN,
+    CLOSED,
+    OPERATOR_COMMAND,
+    SEALED,
+    SIGNED,
+    SNAPSHOT,
+    Page,
+    format_problem,
+    records,
+    why_broken,
+)
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
 
-PERSON = "person"
 MAX_REASONS = 8
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
 """Exceptions that malformed records cause."""
@@ -131,7 +142,7 @@ class Replay:
             self._note_versions(record)
         elif kind == SNAPSHOT:
             self._snapshot(record)
-        elif kind not in (SEALED, CLOSED, PERSON, SIGNED):
+        elif kind not in (SEALED, CLOSED, OPERATOR_COMMAND, SIGNED):
             self._decide(record)
         self._pass_time(float(now_s))
 
@@ -145,7 +156,7 @@ class Replay:
             self._refuse(f"record {record['n']} cannot be replayed: {error}")
             return
         except Exception as error:
-            answers = {"raised": f"{type(error).__name__}: {error}"[:400]}
+            answers = {"raised": codec.raised(error)}
         self._say_notes()
         if answers:
             self.result.decisions += 1
@@ -162,7 +173,8 @@ class Replay:
         try:
             answers = replayer.restore(record)
         except (RfmError, *DAMAGED) as error:
-            self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {error}")
+            problem = error if isinstance(error, RfmError) else codec.raised(error)
+            self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {problem}")
             return
         self._replayer = replayer
         self._say_notes()

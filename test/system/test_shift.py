@@ -89,8 +89,9 @@ def recorded_whole(bag: Bag) -> None:
     }
     assert asked >= chunks >= answered != set()  # whatever was answered is known from its request on
     own = [record for writer, record in noted if writer.startswith("recorder/")]
+    commands = [record for writer, record in noted if writer == "dashboard/page" and record["kind"] == "operator_command"]
     assert own[-1]["kind"] == "closed" and not any(record["kind"] == "lost" for record in own)
-    assert [record["who"] for writer, record in noted if writer == "dashboard/page" and record["kind"] == "person"] == ["shift"] * 2
+    assert [record["operator"] for record in commands] == ["shift"] * 2
 
 
 def last_row_s(bag: Bag) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Page, check_format, records
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND, Page, check_format, records
 from ros2_rfm_serving.audit.export.clock import SLOWEST_PERIODS, is_too_slow, on_clock
 from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
@@ -83,7 +83,7 @@ class Story:
             yield from filter(None, [self.end()])
         elif kind == "transition":
             self.state = record["to"]
-        elif kind == "person":
+        elif kind == OPERATOR_COMMAND:
             self.person = True
         elif kind == "tick":
             yield from self._tick(record)

@@ -13,6 +13,7 @@ import orjson
 import yaml
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot
@@ -83,8 +84,8 @@ class Book:
 
     def person(self, what: str, answer: str, done: bool) -> None:
         """Record a command of an operator; ROS does not identify the caller."""
-        said = {"what": what, "who": "", "answer": answer, "done": done}
-        self._journal.note("person", self._clock(), lambda: said, urgent=True)
+        said = {"command": what, "operator": "", "answer": answer, "done": done}
+        self._journal.note(OPERATOR_COMMAND, self._clock(), lambda: said, urgent=True)
 
     # --- records ---
 

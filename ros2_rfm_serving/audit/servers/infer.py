@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.replay import DAMAGED
 from ros2_rfm_serving.audit.servers.engines import elsewhere
 from ros2_rfm_serving.audit.servers.observations import Observations
 from ros2_rfm_serving.audit.servers.reading import image_digests
@@ -130,8 +131,8 @@ class Inference:
             replay = ServerReplay()
             try:
                 replay.restore(record)
-            except RfmError as error:
-                self.result.say(str(error))
+            except (RfmError, *DAMAGED) as error:
+                self.result.say(f"record {record.get('n')}, a snapshot, cannot be restored: {error}")
             else:
                 self._replay = replay
                 self._rows_of(replay, in_flight=True)

@@ -69,7 +69,7 @@ def shift() -> list[Log]:
     transition(log, 1.9, "STALLED", "server_1 is lost")
     for step in range(4):
         tick(log, 2.0 + step / 10, None, {"source": "fallback", "fallback": "hold", "reason": "server_1 is lost"})
-    log.note("person", 2.35, what="pause", who="anna", answer="paused", done=True)
+    log.note("operator_command", 2.35, command="pause", operator="anna", answer="paused", done=True)
     tick(log, 2.4, None, {"source": "fallback", "fallback": "hold", "reason": "paused by a person"})
     return [log, server, scheduler]
 

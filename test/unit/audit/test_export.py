@@ -36,7 +36,7 @@ def told(log: Log) -> None:
     transition(log, 0.35, "STALLED", "requests fail", paused=True)
     tick(log, 0.4, [0.0, 0.0], {"source": "fallback", "fallback": "hold", "reason": "paused by a person"})
     transition(log, 0.45, "STREAMING")
-    log.note("person", 0.46, what="resume", who="", answer="", done=True)
+    log.note("operator_command", 0.46, command="resume", operator="", answer="", done=True)
     tick(log, 0.5, [0.3, 1.0], row(0, 2))
     asks(log, 0.9, [0.5, 1.0], row(0, 1, episode=2), 1, episode=2)
 

@@ -33,7 +33,9 @@ def records() -> list[dict[str, Any]]:
     world.brain.prepared(world.brain.config)()
     run(world, recorder, 2)
     world.brain.pause(world.now_s)
-    recorder.journal.note("person", world.now_s, lambda: {"what": "pause", "who": "", "answer": "paused", "done": True})
+    recorder.journal.note(
+        "operator_command", world.now_s, lambda: {"command": "pause", "operator": "", "answer": "paused", "done": True}
+    )
     run(world, recorder, 3)
     world.conditions.readings = "none"
     run(world, recorder, 1)

@@ -43,7 +43,7 @@ def test_a_servers_records_are_as_the_schema_says(schema: dict[str, Any]) -> Non
 
 
 def test_a_schedulers_records_are_as_the_schema_says(schema: dict[str, Any], lived: list[dict[str, Any]]) -> None:  # noqa: F811
-    assert check(schema, "scheduler", lived) == {"scheduler.plan", "scheduler.person"}
+    assert check(schema, "scheduler", lived) == {"scheduler.plan", "scheduler.operator_command"}
 
 
 def test_the_document_names_what_they_are_told(schema: dict[str, Any], repository: Path) -> None:
