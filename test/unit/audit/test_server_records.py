@@ -132,7 +132,7 @@ def test_records_name_no_module_and_no_private_attribute() -> None:
             for part in value:
                 walk(part)
 
-    every = [*of_a_world("best", "wait"), *of_a_program(3, 300), *of_rows(3)]
+    every = [*of_a_program(3, 300), *of_a_program(8, 300), *of_rows(3)]
     every += [*of_pipelined_sessions(), *of_text(), *of_rare_events()]
     walk(every)
     assert {*map(named, every)} - {""} == SERVER_EVENTS.keys()
