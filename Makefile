@@ -28,7 +28,7 @@ ifndef PARTS_BEGAN_S
 export PARTS_BEGAN_S := $(shell date +%s)
 endif
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift recorded-faults soak soak-short soak-ci foreground in-turn background strangers beside alone patient fuzz mutants optimum audit doctor house bench clean
+.PHONY: run test install lint unit thorough ros system colcon docs engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift recorded-faults soak soak-short soak-ci foreground in-turn background strangers beside alone patient fuzz mutants optimum audit doctor house bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -43,7 +43,7 @@ test:
 	$(MAKE) --no-print-directory -j 1 alone
 
 foreground:
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon lint
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon lint docs
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going in-turn soak-ci
 
 in-turn: install
@@ -57,6 +57,12 @@ lint: install
 	$(BIN)/ruff format --check ros2_rfm_serving lab test launch
 	$(PART) $(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation site. A broken link or anchor, a page outside the navigation, and a name of docs/reference/python.md that does not
+# exist fail it. It reads the sources, and imports none of them.
+docs: $(VENV)/.dependencies
+	$(PART) env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "The documentation site is in build/site: open build/site/index.html"
 
 unit: install
 	$(PART) $(BIN)/python -m pytest $(UNIT) -q -n 2 -m "not thorough and not patient" --dist worksteal --durations 5
@@ -233,7 +239,7 @@ $(VENV)/.python: scripts/system_packages
 
 $(VENV)/.dependencies: pyproject.toml constraints.txt $(VENV)/.python
 	$(PIP) install --no-compile -c constraints.txt torch
-	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld plots metrics foxglove dashboard audit zenoh security dev build > $(VENV)/requirements.txt
+	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld plots metrics foxglove dashboard audit zenoh security dev docs build > $(VENV)/requirements.txt
 	$(PIP) install --no-compile -c constraints.txt -r $(VENV)/requirements.txt
 	$(PIP) install --no-compile --no-deps openpi-client==0.1.2  # pins numpy<2, and works with 2
 	touch $@

@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     from pip._vendor import tomli as tomllib
 
-LEFT_OUT = ("dev", "fuzz", "demo")
+LEFT_OUT = ("dev", "docs", "fuzz", "demo")
 """Extras of development, and one that is made of others."""
 STATED = re.compile(r"^[^\n]{1,70}$")
 """A licence's name; not its whole text."""
