@@ -5,7 +5,7 @@ time in s on the writer's monotonic clock, its kind, and the chained hash of eve
 `closed` is the last record of a chain that ended in order; `sealed` comes in between, and limits the doubt about a chain without
 end.
 
-`begin` and each snapshot name the chain's format. This version reads one format of each writer.
+`begin` and each snapshot name the chain's format. This version reads one format.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ HASH_DIGITS = 32
 NOTHING = "0" * HASH_DIGITS
 """Hash before the first record."""
 FORMAT = 2
-OBJECTS = 1
-"""Format whose snapshots are objects with their attributes (`servers/objects.py`). Servers write it until they have events."""
+"""Format of the chains that this version writes and reads."""
 BEGIN, SNAPSHOT = "begin", "snapshot"
 """Kinds of the records that have the format."""
 SEALED, CLOSED = "sealed", "closed"
+OPERATOR_COMMAND = "operator_command"
+"""Kind of records about a command of an operator, which decide nothing by themselves."""
 MESSAGES, SIGNED = "messages", "signed"
 """Kinds of records: digests of the recorder's output; signature of a certificate over the chain up to there."""
 OWN = "rfm/recorder/audit"
@@ -36,7 +37,7 @@ OWN = "rfm/recorder/audit"
 ASIDE, LATE = "aside", "it came after the records that follow it"
 """Kind of a recorder's record about a page without effect, and its reason if a genuine page was repeated later."""
 HASH_KEY = b',"hash":"'
-COULD_NOT_GO_ON = "it could not go on"
+COULD_NOT_GO_ON = "the recording failed"
 """Prefix of `why` in the last record of a chain that its writer ended because of a failure, before it began another one."""
 
 
@@ -93,12 +94,7 @@ class Chain:
         return page
 
 
-def format_of(writer: str) -> int:
-    """Return the format in which this version writes and reads the chains of a writer."""
-    return OBJECTS if writer.partition("/")[0] == "server" else FORMAT
-
-
-def format_problem(writer: str, record: Mapping[str, Any]) -> str:
+def format_problem(record: Mapping[str, Any]) -> str:
     """Return why this version does not read a chain, by a record with its format; empty if it does, or the record has no format.
 
     Records of format 1 did not state it. A value that no version writes is not a format: `rfm audit verify` reports the change.
@@ -106,13 +102,13 @@ def format_problem(writer: str, record: Mapping[str, Any]) -> str:
     if record.get("kind") not in (BEGIN, SNAPSHOT):
         return ""
     recorded = record.get("format", 1)
-    is_other = type(recorded) is int and 0 < recorded != format_of(writer)
+    is_other = type(recorded) is int and 0 < recorded != FORMAT
     return f"recorded in format {recorded}, which this version does not read" if is_other else ""
 
 
 def check_format(writer: str, record: Mapping[str, Any]) -> None:
     """Check the format in a record. Raises: `RfmError` when its chain has another format than this version reads."""
-    if problem := format_problem(writer, record):
+    if problem := format_problem(record):
         raise RfmError(f"{writer}: {problem}")
 
 

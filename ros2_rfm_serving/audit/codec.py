@@ -7,7 +7,8 @@ JSON object. Every other value is an object whose key `~` names its kind:
     {"~": "RobotState", "member": "DEAD"}                a member of an enumeration
     {"~": "float32", "rows": [[0.5, 1.0]]}               an array; "shape" where it is empty, also "base64" where it has NaN
     {"~": "bytes", "sha256": "...", "size": 81234}       bytes that stand elsewhere in the recording; short ones have "base64"
-    {"~": "list", "items": [...]}                        also "set", "frozenset"; "dict" with pairs, where a key is no text
+    {"~": "list", "items": [...]}                        also "set", "frozenset"; "deque" with "maxlen"
+    {"~": "dict", "items": [[key, value], ...]}          a map with a key that is no text
     {"~": "float", "is": "inf"}                          also -inf and nan
     {"~": "scalar", "of": {"~": "float64", "rows": [0.5]}}    a number of numpy, whose arithmetic rounds differently
 
@@ -23,6 +24,7 @@ import enum
 import functools
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -71,8 +73,30 @@ def value(found: Any, blob: Blob = lambda digest: None) -> Any:
         raise RfmError(f"no value of a recording: {type(error).__name__}: {error}") from error
 
 
+def event(found: Any, known: Mapping[str, type], owners: str, blob: Blob = lambda digest: None) -> Any:
+    """Return a recorded event. known: events of its decision core by name. owners: name of such cores, for the error.
+
+    Raises: `RfmError` when this version has no such event, or as `value` does.
+    """
+    name = found.get("~") if isinstance(found, dict) else found
+    if not isinstance(name, str) or name not in known:
+        raise RfmError(f"{name!r:.60} is no event of this version's {owners}")
+    return value(found, blob)
+
+
 def digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def raised(error: BaseException) -> str:
+    """Return the recorded form of an error that a decision core raised."""
+    return f"{type(error).__name__}: {error}"[:400]
+
+
+def digest_of(found: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of recorded bytes, also of short ones, which stand in the record. Raises: `LookupError` for any other
+    value."""
+    return str(found["sha256"]) if "sha256" in found else digest(base64.b64decode(found["base64"]))
 
 
 # --- to JSON ---
@@ -130,6 +154,10 @@ def _tuple(value: tuple[Any, ...]) -> list[Any]:
 
 def _list(value: list[Any]) -> dict[str, Any]:
     return {"~": "list", "items": [plain(part) for part in value]}
+
+
+def _deque(value: deque[Any]) -> dict[str, Any]:
+    return {"~": "deque", "items": [plain(part) for part in value], "maxlen": value.maxlen}
 
 
 def _map(value: Mapping[Any, Any]) -> dict[str, Any]:
@@ -206,6 +234,7 @@ _OTHERS: Mapping[type, Encode] = {
     float: number,
     tuple: _tuple,
     list: _list,
+    deque: _deque,
     dict: _map,
     MappingProxyType: _map,
     set: _set,
@@ -272,6 +301,10 @@ def _container_of(found: Mapping[str, Any], blob: Blob) -> Any:
     return CONTAINERS[found["~"]](_decoded(part, blob) for part in found["items"])
 
 
+def _deque_of(found: Mapping[str, Any], blob: Blob) -> deque[Any]:
+    return deque([_decoded(part, blob) for part in found["items"]], found["maxlen"])
+
+
 def _map_of(found: Mapping[str, Any], blob: Blob) -> dict[Any, Any]:
     return {_decoded(key, blob): _decoded(part, blob) for key, part in found["items"]}
 
@@ -301,6 +334,7 @@ def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 
 _DECODERS: Mapping[str, Callable[[Mapping[str, Any], Blob], Any]] = {
     **dict.fromkeys(CONTAINERS, _container_of),
+    "deque": _deque_of,
     "dict": _map_of,
     "float": _float_of,
     "bytes": _bytes_of,

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import BEGIN, COULD_NOT_GO_ON, SNAPSHOT, Chain, Page, format_of
+from ros2_rfm_serving.audit.chain import BEGIN, COULD_NOT_GO_ON, FORMAT, SNAPSHOT, Chain, Page
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 from ros2_rfm_serving.audit.versions import versions
@@ -34,7 +34,7 @@ SPREAD_S = 0.5
 MAX_PAGE_BYTES = 256 * 1024
 MAX_DEFERRED = 64
 """Largest number of records whose encoding waits for the next page: those of a page at 250 per second."""
-NOBODY_LISTENS = "nobody listens"
+NO_SUBSCRIBER = "there is no subscriber"
 PROCESS_ENDS = "the end of the process"
 
 Describe = Callable[..., Mapping[str, Any] | bytes]
@@ -63,7 +63,6 @@ class Journal:
         self.records = 0
         """Number of records since the start."""
         self._role, self._send, self._stamp_s, self._draw = role, send, stamp_s, draw
-        self._format = format_of(writer)
         self._begin_body: Callable[[], Mapping[str, Any]] = dict
         self._snapshot_body: Callable[[], Mapping[str, Any]] = dict
         self._chain: Chain | None = None
@@ -84,7 +83,7 @@ class Journal:
         """Update the number of subscribers."""
         before, self._listeners = self._listeners, num
         if not num:
-            self.close(now_s, NOBODY_LISTENS)
+            self.close(now_s, NO_SUBSCRIBER)
         elif not before:  # the reader may not have matched yet, and must not miss the first page
             self._begins_s = now_s + PAGE_PERIOD_S + SPREAD_S * (self._draw() % 1000) / 1000.0
         elif num > before:
@@ -142,7 +141,7 @@ class Journal:
             self._begin(now_s)
         self._write_deferred()
         if self._joined or now_s >= self._snapshot_s:
-            self._snapshot("listener" if self._joined else "period", now_s)
+            self._snapshot("subscriber" if self._joined else "period", now_s)
         if now_s >= self._seal_s:
             self._seal(now_s, closed=False)
         self._page(now_s)
@@ -151,13 +150,13 @@ class Journal:
 
     def _begin(self, now_s: float) -> None:
         self._chain, self._begins_s = Chain(self.writer, self._draw()), math.inf
-        begun = {"role": self._role, "format": self._format, "stamp": self._stamp_s(), "versions": versions()}
+        begun = {"role": self._role, "format": FORMAT, "stamp": self._stamp_s(), "versions": versions()}
         self._note(BEGIN, now_s, {**begun, **self._begin_body(), "after": self._after})
         self._snapshot("begin", now_s)
         self._seal_s, self.on = now_s + SEAL_PERIOD_S, True
 
     def _snapshot(self, why: str, now_s: float) -> None:
-        self._note(SNAPSHOT, now_s, {"why": why, "format": self._format, **self._snapshot_body()})
+        self._note(SNAPSHOT, now_s, {"why": why, "format": FORMAT, **self._snapshot_body()})
         self._snapshot_s, self._joined = now_s + SNAPSHOT_PERIOD_S, False
 
     def _write_deferred(self) -> None:

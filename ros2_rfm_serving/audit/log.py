@@ -17,7 +17,7 @@ from ros2_rfm_serving.audit.runs import Run, RunLog
 from ros2_rfm_serving.errors import RfmError
 
 ROBOT, SERVER, SCHEDULER = "robot/", "server/", "scheduler"
-FREQUENT = frozenset({"tick", "event", "call", "request", "batch", "reply", "snapshot"})
+FREQUENT = frozenset({"tick", "event", "request", "batch", "reply", "snapshot"})
 """Kinds with thousands of records, which are kept only within the windows of a query."""
 MILESTONES = frozenset(
     {
@@ -33,7 +33,7 @@ MILESTONES = frozenset(
     }
 )
 """Events of a robot that matter long after they happened; they are kept, as transitions are."""
-DROPPED = frozenset({"t", "kind", "hash", "brain", "state"})
+DROPPED = frozenset({"t", "kind", "hash", "state"})
 """Keys of a record that an entry has as fields, or that fill the memory, such as the state of a core."""
 Windows = Iterable[tuple[float, float]]
 """Begin and end of each window in ROS time, s."""
@@ -169,13 +169,22 @@ def _joined(windows: Windows) -> list[tuple[float, float]]:
 def keys_in(entry: Entry) -> tuple[Key, ...]:
     """Return the keys of the requests that a server's record concerns."""
     if entry.kind == "batch":
-        return tuple(key_of(one) for one in several(entry.body.get("ids")))
-    found = entry.body.get("id")
-    return (key_of(found),) if isinstance(found, Mapping) else ()
+        return tuple(key_of(one) for one in several(mapping(entry.body.get("result")).get("requests")))
+    found = entry.body.get("request") or event_of(entry).get("request")
+    return (key_of(mapping(found).get("id") or found),) if isinstance(found, Mapping) else ()
+
+
+def refusal_of(entry: Entry) -> tuple[str, str] | None:
+    """Return the counter and the reason of a refused request, by a server's record of it; None if it was not refused."""
+    event = event_of(entry)
+    if event_name(entry) == "RequestRejected":
+        return str(event.get("counter")), str(event.get("problem"))
+    raised = entry.body.get("raised")
+    return None if raised is None else (str(entry.body.get("counter") or ""), str(raised))
 
 
 def event_of(entry: Entry) -> Mapping[str, Any]:
-    """Return the event of a robot in an entry, as it was recorded; empty if it has none."""
+    """Return the event in an entry, as it was recorded; empty if it has none."""
     return mapping(entry.body.get("event"))
 
 

@@ -9,11 +9,22 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ros2_rfm_serving.audit.chain import BEGIN, CLOSED, SEALED, SIGNED, SNAPSHOT, Page, format_problem, records, why_broken
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import (
+    BEGIN,
+    CLOSED,
+    OPERATOR_COMMAND,
+    SEALED,
+    SIGNED,
+    SNAPSHOT,
+    Page,
+    format_problem,
+    records,
+    why_broken,
+)
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
 
-PERSON = "person"
 MAX_REASONS = 8
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
 """Exceptions that malformed records cause."""
@@ -33,59 +44,22 @@ class Difference(NamedTuple):
 
 
 def first_difference(recorded: Any, replayed: Any) -> Difference | None:
-    """Return the first difference between two recorded values; None for equal ones.
-
-    Numbered objects (of servers) are compared by their contents, not by their numbers or by whether two places share one.
-    """
+    """Return the first difference between two recorded values; None for equal ones."""
     if recorded == replayed:  # usually the case, and quick
         return None
-    found = _Comparison(recorded, replayed)
-    return next(found.differences("", recorded, replayed), None)
+    return next(_differences("", recorded, replayed), None)
 
 
-class _Comparison:
-    def __init__(self, recorded: Any, replayed: Any) -> None:
-        self._sides = dict(_numbered(recorded)), dict(_numbered(replayed))
-        self._seen: set[tuple[int, int]] = set()
-        """Pairs of numbered objects whose comparison has begun."""
-
-    def differences(self, path: str, one: Any, other: Any) -> Iterator[Difference]:
-        one, other = _resolved(one, self._sides[0]), _resolved(other, self._sides[1])
-        if isinstance(one, dict) and isinstance(other, dict):
-            yield from self._maps(path, one, other)
-        elif isinstance(one, list) and isinstance(other, list):
-            for index in range(max(len(one), len(other))):
-                left, right = (side[index] if index < len(side) else ABSENT for side in (one, other))
-                yield from self.differences(f"{path}[{index}]", left, right)
-        elif one != other or type(one) is not type(other):
-            yield Difference(path or "value", one, other)
-
-    def _maps(self, path: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
-        pair = one.get("@", -1), other.get("@", -1)
-        if min(pair) >= 0:
-            if pair in self._seen:
-                return
-            self._seen.add(pair)
+def _differences(path: str, one: Any, other: Any) -> Iterator[Difference]:
+    if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
-            if key != "@":
-                yield from self.differences(f"{path}.{key}".lstrip("."), one.get(key, ABSENT), other.get(key, ABSENT))
-
-
-def _numbered(value: Any) -> Iterator[tuple[int, Any]]:
-    """Yield every numbered object, without recursion, because the state of a core is deep."""
-    todo = [value]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, dict):
-            if "@" in one and one.get("~") != "@":
-                yield one["@"], one
-            todo += one.values()
-        elif isinstance(one, list):
-            todo += one
-
-
-def _resolved(value: Any, numbered: dict[int, Any]) -> Any:
-    return numbered.get(value["@"], value) if isinstance(value, dict) and value.get("~") == "@" else value
+            yield from _differences(f"{path}.{key}".lstrip("."), one.get(key, ABSENT), other.get(key, ABSENT))
+    elif isinstance(one, list) and isinstance(other, list):
+        for index in range(max(len(one), len(other))):
+            left, right = (side[index] if index < len(side) else ABSENT for side in (one, other))
+            yield from _differences(f"{path}[{index}]", left, right)
+    elif one != other or type(one) is not type(other):
+        yield Difference(path or "value", one, other)
 
 
 class Replayer(Protocol):
@@ -128,7 +102,7 @@ class Replayed:
     difference: Difference | None = None
     """First difference, which ends the replay."""
     at: Mapping[str, Any] = field(default_factory=dict)
-    """Keys n, t, kind and event or call of the differing record, and its ROS time `stamp_s` if known."""
+    """Keys n, t, kind and event of the differing record, and its ROS time `stamp_s` if known."""
 
 
 class Replay:
@@ -161,14 +135,14 @@ class Replay:
         self._next = number + 1
         self._note_break(record)
         self._stamp_s = record["stamp"] - now_s if isinstance(record.get("stamp"), (int, float)) else self._stamp_s
-        if problem := format_problem(self.result.writer, record):
+        if problem := format_problem(record):
             self._refuse(problem)
             return
         if kind == BEGIN:
             self._note_versions(record)
         elif kind == SNAPSHOT:
             self._snapshot(record)
-        elif kind not in (SEALED, CLOSED, PERSON, SIGNED):
+        elif kind not in (SEALED, CLOSED, OPERATOR_COMMAND, SIGNED):
             self._decide(record)
         self._pass_time(float(now_s))
 
@@ -182,7 +156,7 @@ class Replay:
             self._refuse(f"record {record['n']} cannot be replayed: {error}")
             return
         except Exception as error:
-            answers = {"raised": f"{type(error).__name__}: {error}"[:400]}
+            answers = {"raised": codec.raised(error)}
         self._say_notes()
         if answers:
             self.result.decisions += 1
@@ -198,8 +172,9 @@ class Replay:
         replayer = self._make()
         try:
             answers = replayer.restore(record)
-        except RfmError as error:
-            self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {error}")
+        except (RfmError, *DAMAGED) as error:
+            problem = error if isinstance(error, RfmError) else codec.raised(error)
+            self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {problem}")
             return
         self._replayer = replayer
         self._say_notes()
@@ -248,9 +223,9 @@ class Replay:
 
 
 def _what(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the subject of a record: the name of an event, or the call of a server."""
+    """Return the subject of a record: the name of its event."""
     event = record.get("event")
-    return {"event": event.get("~")} if isinstance(event, dict) else {"do": record["do"]} if "do" in record else {}
+    return {"event": event.get("~")} if isinstance(event, dict) else {}
 
 
 class ChainReplay(Protocol):

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, event_name, event_of, key_of, mapping, real, several
+from ros2_rfm_serving.audit.robots.records import EXECUTES
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
 from ros2_rfm_serving.types import SAFETY, RobotState, TaskOutcome, TaskPhase
 
-EXECUTES = frozenset({"row", "part"})
-"""Values of a period's `why.by`: an action of a chunk, or an interpolated part of the way to one."""
 ROUNDING = 1e-3
 """Tolerance of recorded numbers."""
 STILL = frozenset({TaskPhase.IDLE.name, TaskPhase.RESETTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name})
@@ -179,7 +178,7 @@ class _Watch:
             self._ask(RESET, entry, command is None, "a command went out")
         if command is not None and (self._lower or self._upper):
             self._ask(LIMITS, entry, self._is_within(mapping(command).get("rows")), f"{mapping(command).get('rows')}")
-        if why.get("by") not in EXECUTES:
+        if why.get("source") not in EXECUTES:
             return
         age_s = real(why.get("staleness_s"))
         self._ask(AGE, entry, age_s <= self._max_age_s + ROUNDING, f"{age_s:.3f} s of {self._max_age_s:g}")

@@ -9,20 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ros2_rfm_serving.dispatch import StepCosts, history
 from ros2_rfm_serving.robot import RobotConfig, Sensors, Tick, config, events, gate, limits, task, why
 from ros2_rfm_serving.robot.conversation import flight, link
+from ros2_rfm_serving.server import ServerConfig, SessionRules, brain, tiers
+from ros2_rfm_serving.server import events as server_events
+from ros2_rfm_serving.server import horizon as horizons
 from ros2_rfm_serving.types import (
     Chunk,
     Conditioning,
     EncodedImage,
+    EngineReply,
     ExecutionReport,
     Fallback,
     Guidance,
     Heard,
     Horizon,
+    InferenceRequest,
     ModelContract,
     ObservationRequest,
     OutputKind,
+    Phases,
     Pipelining,
     Placement,
     Plan,
@@ -41,7 +48,7 @@ from ros2_rfm_serving.types import (
 )
 from ros2_rfm_serving.types.admission import Admission
 
-EVENTS: Mapping[str, type] = MappingProxyType(
+ROBOT_EVENTS: Mapping[str, type] = MappingProxyType(
     {
         "ScheduleReceived": events.ScheduleReceived,
         "ServerStatusReceived": events.ServerStatusReceived,
@@ -70,6 +77,34 @@ EVENTS: Mapping[str, type] = MappingProxyType(
 )
 """Events of a robot."""
 
+SERVER_EVENTS: Mapping[str, type] = MappingProxyType(
+    {
+        "SessionRequested": server_events.SessionRequested,
+        "SessionClosed": server_events.SessionClosed,
+        "DrainStarted": server_events.DrainStarted,
+        "DrainCanceled": server_events.DrainCanceled,
+        "QueueCleared": server_events.QueueCleared,
+        "LivenessChecked": server_events.LivenessChecked,
+        "EpisodeStarted": server_events.EpisodeStarted,
+        "LimitsChanged": server_events.LimitsChanged,
+        "ServerConfigurationChanged": server_events.ServerConfigurationChanged,
+        "RatesScheduled": server_events.RatesScheduled,
+        "AdmissionChecked": server_events.AdmissionChecked,
+        "RequestReceived": server_events.RequestReceived,
+        "RequestRejected": server_events.RequestRejected,
+        "RequestEnqueued": server_events.RequestEnqueued,
+        "RequestSuperseded": server_events.RequestSuperseded,
+        "EnginePolled": server_events.EnginePolled,
+        "BatchesPerceived": server_events.BatchesPerceived,
+        "SolverStepPolled": server_events.SolverStepPolled,
+        "RefetchPolled": server_events.RefetchPolled,
+        "BatchEnded": server_events.BatchEnded,
+        "AnswerReceived": server_events.AnswerReceived,
+        "FiguresRequested": server_events.FiguresRequested,
+    }
+)
+"""Events of a server."""
+
 VALUES: Mapping[str, type] = MappingProxyType(
     {
         "Admission": Admission,
@@ -82,6 +117,9 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "ConnectionConfig": config.LinkConfig,
         "ConnectionState": link.LinkState,
         "EncodedImage": EncodedImage,
+        "EngineLimits": tiers.EngineLimits,
+        "EnginePhases": Phases,
+        "EngineReply": EngineReply,
         "EpisodeReset": config.EpisodeReset,
         "ExecutionHorizon": Horizon,
         "ExecutionReport": ExecutionReport,
@@ -89,6 +127,9 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "FallbackMotion": config.Motion,
         "FallbackStep": config.Rung,
         "Guidance": Guidance,
+        "HorizonDecision": horizons.Outlook,
+        "InferenceRequest": InferenceRequest,
+        "Interval": history.Interval,
         "ModelContract": ModelContract,
         "ModelIdentity": link.ModelIdentity,
         "ObservationRequest": ObservationRequest,
@@ -107,9 +148,13 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "ScheduleAnswer": Heard,
         "Sensors": Sensors,
         "Served": Served,
+        "ServerConfig": ServerConfig,
         "ServingMode": Serving,
         "SessionGrant": SessionGrant,
         "SessionRequest": SessionRequest,
+        "SessionRules": SessionRules,
+        "SolverStepCosts": StepCosts,
+        "SolverStepDecision": brain.Turn,
         "TaskFallback": Fallback,
         "TaskGoal": task.TaskGoal,
         "TaskOutcome": TaskOutcome,
@@ -125,4 +170,4 @@ VALUES: Mapping[str, type] = MappingProxyType(
 )
 """Parts of events, decisions, configurations and snapshots."""
 
-RECORDED: Mapping[str, type] = MappingProxyType({**EVENTS, **VALUES})
+RECORDED: Mapping[str, type] = MappingProxyType({**ROBOT_EVENTS, **SERVER_EVENTS, **VALUES})

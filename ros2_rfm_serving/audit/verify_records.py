@@ -19,6 +19,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.bag import OBSERVATION, Message
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.servers.observations import id_of, observation_of, tensor_of
+from ros2_rfm_serving.audit.servers.reading import image_digests
 from ros2_rfm_serving.audit.servers.records import REPLY, REQUEST, digest_of, inputs_of
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.types import RequestId
@@ -263,14 +264,17 @@ class Compared:
         robot.settle(time_ns - EARLY_NS)
 
     def _servers(self, kind: Any, record: Mapping[str, Any], time_ns: int) -> None:
-        if kind == REQUEST and "inputs" in record:
-            images = frozenset((camera, image["sha256"]) for camera, image in record["images"].items())
-            self._requests.of(_id(record["id"]), time_ns).said[SERVER] = record["inputs"], images, record["stamp_ns"]
-        elif kind == REPLY and record["outcome"] == "answered":
-            if "chunk" in record:
-                self._answers.of(_id(record["id"]), time_ns).said[SERVER] = record["chunk"]
-            elif not record.get("subgoals"):
-                self._answers.of(_id(record["id"]), time_ns).said[SERVER] = record["verdict"], record["text"]
+        if kind == REQUEST and "inputs_digest" in record:
+            observation = record["event"]["observation"]
+            images = frozenset(image_digests(observation).items())
+            said = record["inputs_digest"], images, observation["stamp_ns"]
+            self._requests.of(_id(observation["id"]), time_ns).said[SERVER] = said
+        elif kind == REPLY and record.get("result") is not None:
+            answer = record["event"]["answer"]
+            if "chunk_digest" in record:
+                self._answers.of(_id(record["request"]), time_ns).said[SERVER] = record["chunk_digest"]
+            elif not record["result"].get("subgoals"):
+                self._answers.of(_id(record["request"]), time_ns).said[SERVER] = answer["verdict"], answer["text"]
 
     # --- the end ---
 

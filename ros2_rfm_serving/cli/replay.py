@@ -155,7 +155,7 @@ def _show_difference(one: Replayed) -> None:
     assert one.difference is not None
     at = one.at
     when = f" ({datetime.fromtimestamp(at['stamp_s']).isoformat(timespec='milliseconds')})" if "stamp_s" in at else ""
-    what = f"{at.get('kind')} {at.get('do', '')}".strip()
+    what = f"{at.get('kind')} {at.get('event', '')}".strip()
     console.print(plain(f"{one.writer} (run {one.run:016x}), record {at.get('n')}, {what}, t {at.get('t')}{when}:"), soft_wrap=True)
     console.print(plain(f"  {one.difference.field}"), soft_wrap=True)
     for side, value in (("recorded", one.difference.recorded), ("replayed", one.difference.replayed)):

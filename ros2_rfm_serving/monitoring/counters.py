@@ -29,7 +29,7 @@ class RefusalCounter:
 
 Table = Mapping[str, RefusalCounter]
 
-READINGS = "docs/integrate.md, sections State and Cameras, says what a robot accepts; `rfm why` shows the offending value"
+READINGS = "docs/reference/integrate.md, sections State and Cameras, says what a robot accepts; `rfm why` shows the offending value"
 SLOW = (
     "either the server is slower than planned, or too many robots ask it, or the network loses messages: `rfm why` says which;"
     " docs/networks.md has profiles that bear loss"

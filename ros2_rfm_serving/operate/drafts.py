@@ -99,7 +99,7 @@ def _robot_draft(node: NodeSpec, factory_file: str) -> RobotDraft:
     except BadMessageError as error:
         raise at(ConfigurationError(str(error), key="robot")) from None
     for name, near in unknown(drafted).items():
-        fix = f"did you mean `{near}`?" if near else "remove it; docs/integrate.md explains every key"
+        fix = f"did you mean `{near}`?" if near else "remove it; docs/reference/integrate.md explains every key"
         raise at(ConfigurationError("unknown key", key=name, fix=fix))
 
     def error_at(parameter: str, problem: str, fix: str) -> ConfigurationError:

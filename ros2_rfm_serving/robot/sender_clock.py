@@ -2,8 +2,8 @@
 
 Stamps are compared only with one another and with their arrivals. A straight line gives the earliest time, on the robot's clock, at
 which a stamp arrives; a reading that comes later is older by the difference, beyond the shortest delay of its path. The line
-follows the sender: its clock may run slower or faster than the robot's, be set, stand still or restart. docs/safety.md lists the
-cases.
+follows the sender: its clock may run slower or faster than the robot's, be set, stand still or restart.
+docs/reference/safety.md lists the cases.
 """
 
 from __future__ import annotations

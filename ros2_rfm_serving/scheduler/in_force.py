@@ -66,7 +66,7 @@ class InForce(Standing):
         last = next((order for order in reversed(self._waiting) if isinstance(order, Replan)), None)
         if last and last is not self._waiting[0] and (last.declared_anew, last.factory) == (declared_anew, factory):
             return last
-        why = f"replanned{f' for {Path(factory.file).name}' if declared_anew else ''} by somebody's order"
+        why = f"replanned{f' for {Path(factory.file).name}' if declared_anew else ''} on an operator's command"
         return self._take(Replan(factory=factory, declared_anew=declared_anew, why=why))
 
     def settle(self) -> None:

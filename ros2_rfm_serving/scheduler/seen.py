@@ -116,20 +116,20 @@ def to_json(seen: Seen) -> dict[str, Any]:
     models = [[*model, pace] for model, pace in seen.models.items()]
     paces, cycles_s = dict(seen.paces), dict(seen.cycles_s)
     late = {server: [some.share, some.factor] for server, some in seen.stragglers.items()}
-    of_servers = {"lost": list(seen.lost), "paces": paces, "models": models, "stragglers": late}
-    whole = {**of_servers, "travels": travels, "cycles_s": cycles_s, "calls": calls}
+    of_servers = {"lost_servers": list(seen.lost), "server_time_ratios": paces, "model_time_ratios": models, "stragglers": late}
+    whole = {**of_servers, "network_s": travels, "execution_s": cycles_s, "calls_per_action": calls}
     return {name: value for name, value in whole.items() if value}
 
 
 def from_json(said: Mapping[str, Any]) -> Seen:
     late = said.get("stragglers", {}).items()
     return Seen(
-        lost=tuple(said.get("lost", ())),
-        paces=said.get("paces", {}),
-        models={(model, gpu_type): pace for model, gpu_type, pace in said.get("models", ())},
-        travels={task: Travel(mean_s=mean_s, tail_s=tail_s) for task, (mean_s, tail_s) in said.get("travels", {}).items()},
-        cycles_s=said.get("cycles_s", {}),
-        calls=said.get("calls", {}),
+        lost=tuple(said.get("lost_servers", ())),
+        paces=said.get("server_time_ratios", {}),
+        models={(model, gpu_type): pace for model, gpu_type, pace in said.get("model_time_ratios", ())},
+        travels={task: Travel(mean_s=mean_s, tail_s=tail_s) for task, (mean_s, tail_s) in said.get("network_s", {}).items()},
+        cycles_s=said.get("execution_s", {}),
+        calls=said.get("calls_per_action", {}),
         stragglers={server: Stragglers(share=share, factor=factor) for server, (share, factor) in late},
     )
 

@@ -163,7 +163,7 @@ class Checks:
 
     def _chunk(self, told: Told, robot: str) -> Iterator[str]:
         facts = told["command"]
-        if facts.get("by") != "row" or not (chunk := facts.get("chunk")):
+        if facts.get("source") != "step" or not (chunk := facts.get("chunk")):
             return
         key = [chunk["session_epoch"], chunk["episode"], chunk["sequence"]]
         came = [one for one in self._account.heard if one["what"] == "chunk" and one["whom"] == robot and one["key"] == key]

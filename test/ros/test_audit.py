@@ -74,14 +74,16 @@ def test_a_real_robot_decides_again_what_it_decided(rig: AuditRig) -> None:
     assert [flaw.writer for flaw in found.flaws] == ["recorder/"], "nobody recorded; else there is no flaw"
     assert found.chains[0].closed and found.chains[0].begins == 0
     records = all_records(pages)
-    assert {"begin", "snapshot", "tick", "event", "transition", "person", "closed"} <= {record["kind"] for record in records}
-    people = [(record["what"], record["done"]) for record in records if record["kind"] == "person"]
+    assert {"begin", "snapshot", "tick", "event", "transition", "operator_command", "closed"} <= {
+        record["kind"] for record in records
+    }
+    people = [(record["command"], record["done"]) for record in records if record["kind"] == "operator_command"]
     assert people == [("pause", True), ("resume", True)]
     whys = ticks(pages)
-    rows = [why for why in whys if why["by"] == "row"]
+    rows = [why for why in whys if why["source"] == "step"]
     assert rows and all(why["chunk"]["server"] == "s1" and why["staleness_s"] >= 0 for why in rows)
-    paused = {why["by"] for why in whys if why.get("reason") == "paused by a person"}
-    assert paused == {"rung"}
+    paused = {why["source"] for why in whys if why.get("reason") == "paused by a person"}
+    assert paused == {"fallback"}
     again = replayed(pages)
     assert again.difference is None and not again.refused and again.decisions > 50, again
 
@@ -101,7 +103,7 @@ def test_who_comes_back_gets_a_chain_of_its_own_and_who_comes_too_a_snapshot(rig
     (begin, *_) = all_records(second)
     assert second[0].run != first[0].run and begin["after"]["run"] == first[0].run
     ear, third = rig.ear, rig.listen()
-    rig.wait(lambda: any(record.get("why") == "listener" for record in all_records(third)), "a snapshot for the newcomer")
+    rig.wait(lambda: any(record.get("why") == "subscriber" for record in all_records(third)), "a snapshot for the newcomer")
     rig.peer.destroy_subscription(ear)
     rig.wait(lambda: replayed(third).decisions > 0, "decisions after it")
     assert replayed(third).difference is None

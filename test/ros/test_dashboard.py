@@ -243,8 +243,8 @@ def test_what_people_order_is_in_the_audit_log(client: Client, plant: Plant, ros
         wait(lambda: client.fleet()["robots"].get("arm_1", {}).get("state") and auditor.pages)
         client.order(action="pause", target="arm_1")
         client.order(action="abort", target="arm_9")
-        persons = wait(lambda: (heard := [one for one in auditor.records if one["kind"] == "person"])[1:] and heard)
-    assert [(one["what"], one["who"], one["done"]) for one in persons] == [
+        persons = wait(lambda: (heard := [one for one in auditor.records if one["kind"] == "operator_command"])[1:] and heard)
+    assert [(one["command"], one["operator"], one["done"]) for one in persons] == [
         ("pause arm_1", "ada", True),
         ("abort arm_9", "ada", False),
     ]

@@ -508,7 +508,10 @@ def test_the_other_robots_slo_holds_while_each_of_them_is_at_work(plant: Plant) 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)  # it waits 90 s, and 900 answers; with all cores busy that took 206 s
 def test_the_others_slo_holds_while_a_valid_robot_asks_a_thousand_times_a_second(plant: Plant, tmp_path: Path) -> None:
-    """Each of its observations is its own, newer, with a valid MAC. With -s it prints figures of docs/measurements/security.md."""
+    """Each of its observations is its own, newer than the last, and has a MAC.
+
+    With -s it prints the figures of docs/measurements/security.md.
+    """
     fleet, num = plant.fleet, 300
     plant.open("arm_1"), plant.open("arm_2")
     plant.is_served("arm_1", 1.0), plant.is_served("arm_2", 1.0)

@@ -232,16 +232,16 @@ PROOFS: dict[str, Callable[[Recorded], bool]] = {
     "continuous": lambda one: len(one.ticks) > 20 and one.messages["command"] == {"std_msgs/msg/Float64MultiArray"},
     "timer": lambda one: not any(tick["event"]["may_act"] is False for tick in one.ticks),
     "synchronous": lambda one: one.configured("synchronous") is True,
-    "appended": lambda one: all(request["prefix_rows"] == 0 for request in one.requests),
+    "appended": lambda one: all(request["prefix_steps"] == 0 for request in one.requests),
     "confidence": lambda one: len(one.replies()) > 2,
-    "guided": lambda one: any(request["prefix_rows"] for request in one.requests),
+    "guided": lambda one: any(request["prefix_steps"] for request in one.requests),
     "scaled": lambda one: one.messages["command"] == {"std_msgs/msg/Float64MultiArray"},
     "velocities": lambda one: abs(float(one.sensed("state")[-1][0]) - 0.0174533) < 1e-6,
     "gripper_trajectory": lambda one: one.messages["arm_controller/joint_trajectory"] == TRAJECTORIES,
     "jerk": lambda one: any(tick["why"].get("limited_from") is not None for tick in one.ticks),
     "stamped_twist": lambda one: one.messages["cmd_vel"] == {"geometry_msgs/msg/TwistStamped"},
     "own_sink": lambda one: "command" not in one.messages and any(tick["command"] is not None for tick in one.ticks),
-    "arrival": lambda one: any(tick["why"]["by"] == "part" for tick in one.ticks),
+    "arrival": lambda one: any(tick["why"]["source"] == "partial_step" for tick in one.ticks),
     "pipelined": lambda one: any(reply.get("ended_with") for reply in one.replies()),
 }
 """What shows that the records are of that kind of robot, and not of the usual one under its name."""
@@ -375,7 +375,7 @@ def test_every_kind_of_robot_is_recorded_verified_and_decided_again(
     assert all(chain["snapshots"] for chain in again["chains"] if chain["writer"].startswith("robot/")), "no state was compared"
     there = recorded(Bag(tmp_path / "bag"), kinds)
     assert PROOFS.keys() == KINDS.keys()
-    assert all(any(tick["why"]["by"] in ("row", "part") for tick in there[kind].ticks) for kind in kinds)
+    assert all(any(tick["why"]["source"] in ("step", "partial_step") for tick in there[kind].ticks) for kind in kinds)
     assert [kind for kind in kinds if not PROOFS[kind](there[kind])] == []
     assert seen(Bag(tmp_path / "bag")) == {f"robot/{kind}" for kind in kinds} - {"robot/no_camera", "robot/broken"}
 

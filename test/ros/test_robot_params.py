@@ -141,7 +141,8 @@ def test_the_example_of_the_documentation_is_a_robot(ros: None, repository: Path
     read = settings(flat(example))
     check_ladder(read.config)
     assert read.config.state_size == 9 and read.config.step_rate_hz == 20.0
-    named = set(re.findall(r"`((?:camera|joint|state|sink|limits|command|twist|trajectory|safe)[_.][a-z_]+)`", page))
+    reference = (repository / "docs/reference/integrate.md").read_text()
+    named = set(re.findall(r"`((?:camera|joint|state|sink|limits|command|twist|trajectory|safe)[_.][a-z_]+)`", page + reference))
     assert len(named) > 15 and named <= {*SPECS, "joint_states", "sink_failed"}
 
 

@@ -29,8 +29,8 @@ def test_plans_batches_and_commands_are_decided_again(rig: Rig) -> None:  # noqa
     assert rig.call(srv.AdmitRobot, robot="guest", task="arm").success
     assert not rig.call(srv.AdmitRobot, robot="other", task="leg").success
     assert rig.call(srv.ReleaseRobot, robot="guest").success
-    rig.wait(lambda: len(of("scheduler", "person")) == 3)
-    told = [(one["what"], one["done"]) for one in of("scheduler", "person")]
+    rig.wait(lambda: len(of("scheduler", "operator_command")) == 3)
+    told = [(one["command"], one["done"]) for one in of("scheduler", "operator_command")]
     assert told == [("admit 'guest' for 'arm'", True), ("admit 'other' for 'leg'", False), ("release 'guest'", True)]
     assert {"changed"} <= {one["how"] for one in of("scheduler", "plan")}
     results = {one.writer: one for one in replay(pages, makers())}

@@ -118,17 +118,17 @@ Told = Mapping[str, Any]
 
 
 def _executed(told: Told) -> bool:
-    return all(told[part]["known"] for part in CHAIN) and told["command"].get("row") is not None
+    return all(told[part]["known"] for part in CHAIN) and told["command"].get("step") is not None
 
 
 def _held(told: Told, part: str, words: str) -> bool:
-    return told["command"].get("row") is None and words in json.dumps(told[part])
+    return told["command"].get("step") is None and words in json.dumps(told[part])
 
 
 EXPLAINED: Mapping[str, Callable[[Told], bool]] = {
     "all is well": _executed,
     "a server is killed": lambda told: _held(told, "events", "server_lost"),
     "a robot is paused": lambda told: _held(told, "people", "pause"),
-    "a network is cut": lambda told: told["command"].get("row") is None,
+    "a network is cut": lambda told: told["command"].get("step") is None,
     "all is well again": _executed,
 }

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import Bag
-from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, event_name, event_of, mapping
+from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, event_name, event_of, mapping, refusal_of
+from ros2_rfm_serving.audit.robots.records import EXECUTES
 from ros2_rfm_serving.audit.safety import AGE, CHUNK, FLIGHT, LIMITS, RAISED, SESSION, STANDING, chains
 from test.shift.checks import Seen
 from test.soak.faults import KILL, SLOW
@@ -97,7 +98,8 @@ class Checks:
         executed, unserved_s = 0, 0.0
         for robot in log.robots:
             windows = served(log, self._soaked.models[robot])
-            rows_s = sorted(e.t_s for e in log.of(ROBOT + robot, "tick") if mapping(e.body.get("why")).get("by") in ("row", "part"))
+            ticks = log.of(ROBOT + robot, "tick")
+            rows_s = sorted(each.t_s for each in ticks if mapping(each.body.get("why")).get("source") in EXECUTES)
             executed += len(rows_s)
             marks = [self._soaked.began_s, *(at_s for at_s in rows_s if at_s > self._soaked.began_s), self._soaked.ended_s]
             for a, b in pairwise(marks):
@@ -115,9 +117,9 @@ class Checks:
             return ANSWERED
         for writer in log.by_writer:
             if writer.startswith("server/"):
-                if (request := log.about(writer, "request", key)) and request.body.get("refused"):
+                if (request := log.about(writer, "request", key)) and refusal_of(request):
                     return "refused, and said so"
-                if (reply := log.about(writer, "reply", key)) and reply.body.get("outcome") != "answered":
+                if (reply := log.about(writer, "reply", key)) and reply.body.get("result") is None:
                     return "given up by the server, and said so"
         if key in self._replaced or self._is_superseded(log, key):
             return "replaced by a newer one"
@@ -132,7 +134,7 @@ class Checks:
     def _is_superseded(self, log: AuditLog, key: Key) -> bool:
         later = key._replace(sequence=key.sequence + 1)
         return any(
-            (found := log.about(writer, "request", later)) is not None and bool(found.body.get("supersedes"))
+            (found := log.about(writer, "request", later)) is not None and found.body.get("result") is True
             for writer in log.by_writer
             if writer.startswith("server/")
         )

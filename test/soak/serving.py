@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from ros2_rfm_serving.audit.log import SERVER, AuditLog, Entry, Key, mapping
+from ros2_rfm_serving.audit.log import SERVER, AuditLog, Entry, Key, event_name, event_of, mapping
 
 Window = tuple[float, float]
 """By the machine's monotonic clock, s."""
@@ -36,15 +36,15 @@ def replaced_early(log: AuditLog) -> set[Key]:
     return {
         Key(*(about[name] for name in Key._fields))
         for writer in log.by_writer
-        for entry in (log.of(writer, "call") if writer.startswith(SERVER) else ())
-        if entry.body.get("do") == "superseded_early" and (about := mapping(mapping(entry.body.get("args")).get("request")))
+        for entry in (log.of(writer, "event") if writer.startswith(SERVER) else ())
+        if event_name(entry) == "RequestSuperseded" and (about := mapping(event_of(entry).get("request")))
     }
 
 
 def _ready(entries: Sequence[Entry], model: str) -> Window | None:
     """Of one chain, which has one model or none. Whoever was ready when the recorder came says nothing of it."""
     began = next((one for one in entries if one.kind == "begin"), None)
-    if began is None or mapping(mapping(began.body.get("made_of")).get("engine")).get("model") != model:
+    if began is None or mapping(began.body.get("engine")).get("model") != model:
         return None
     ready_s = [one.t_s for one in entries if one.kind == "transition" and one.body.get("to") == "ready"]
     return (ready_s[0] if ready_s else began.t_s), entries[-1].t_s

@@ -80,7 +80,7 @@ def recorded_whole(bag: Bag) -> None:
     noted = [(page.writer, record) for page in bag.pages() for record in chain.records(page)]
     chunks = {bag.read(message).id.sequence for message in bag.messages("rfm_serving/msg/ActionChunk")}
     replies = [record for writer, record in noted if writer == "server/server_1" and record["kind"] == "reply"]
-    answered = {record["id"]["sequence"] for record in replies if record["outcome"] == "answered"}
+    answered = {record["request"]["sequence"] for record in replies if record["result"] is not None}
     asked = {
         request["sequence"]
         for writer, record in noted
@@ -89,8 +89,9 @@ def recorded_whole(bag: Bag) -> None:
     }
     assert asked >= chunks >= answered != set()  # whatever was answered is known from its request on
     own = [record for writer, record in noted if writer.startswith("recorder/")]
+    commands = [record for writer, record in noted if writer == "dashboard/page" and record["kind"] == "operator_command"]
     assert own[-1]["kind"] == "closed" and not any(record["kind"] == "lost" for record in own)
-    assert [record["who"] for writer, record in noted if writer == "dashboard/page" and record["kind"] == "person"] == ["shift"] * 2
+    assert [record["operator"] for record in commands] == ["shift"] * 2
 
 
 def last_row_s(bag: Bag) -> float:
@@ -98,4 +99,4 @@ def last_row_s(bag: Bag) -> float:
     from ros2_rfm_serving.audit.log import AuditLog
 
     ticks = AuditLog(bag.pages()).of(f"robot/{ROBOT}", "tick")
-    return [tick for tick in ticks if tick.body["why"]["by"] == "row"][-1].stamp_s + 1e-4
+    return [tick for tick in ticks if tick.body["why"]["source"] == "step"][-1].stamp_s + 1e-4

@@ -9,6 +9,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit.explain.processes import Fate, fate_of
 from ros2_rfm_serving.audit.log import ROBOT, SERVER, AuditLog, Entry, Key, key_of, mapping, reply_of
+from ros2_rfm_serving.audit.robots.records import EXECUTES, NO_COMMAND
 from ros2_rfm_serving.types import SYSTEM1
 
 NONE: Mapping[str, Any] = {}
@@ -37,7 +38,7 @@ class Moment:
 
     @property
     def executes(self) -> bool:
-        return str(self.why.get("by")) in ("row", "part")
+        return str(self.why.get("source")) in EXECUTES
 
     @property
     def server(self) -> str:
@@ -98,12 +99,12 @@ def since(found: Moment) -> tuple[float, int]:
 def is_between(tick: Entry) -> bool:
     """Return whether a tick came between two control periods, so that no command was due."""
     why = mapping(tick.body.get("why"))
-    return why.get("by") == "nothing" and why.get("reason") == "no control period yet"
+    return why.get("source") == NO_COMMAND and why.get("reason") == "no control period yet"
 
 
 def _grounds(tick: Entry) -> tuple[Any, ...]:
     why = mapping(tick.body.get("why"))
-    return str(why.get("by")) in ("row", "part"), why.get("reason")
+    return str(why.get("source")) in EXECUTES, why.get("reason")
 
 
 def _last_asked(log: AuditLog, robot: str, tick: Entry) -> Key | None:

@@ -20,6 +20,7 @@ from ros2_rfm_serving.audit.explain.robot_parts import (
 )
 from ros2_rfm_serving.audit.explain.server_parts import model_part, network_part, server_part
 from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.robots.records import NO_COMMAND
 from ros2_rfm_serving.errors import RfmError
 
 LOOKS_ON_S = 2.0
@@ -68,7 +69,7 @@ def _did(found: Moment) -> str:
     why = found.why
     if found.executes:
         limited = ", changed by its limits" if why.get("limited_from") is not None else ""
-        return f"executed row {why.get('row', '?')} of a chunk of {found.server}{limited}"
-    if why.get("by") == "nothing":
+        return f"executed row {why.get('step', '?')} of a chunk of {found.server}{limited}"
+    if why.get("source") == NO_COMMAND:
         return f"sent no command: {why.get('reason') or 'no reason was recorded'}"
-    return f"held ({why.get('rung') or why.get('by') or '?'}): {why.get('reason') or 'no reason was recorded'}"
+    return f"held ({why.get('fallback') or why.get('source') or '?'}): {why.get('reason') or 'no reason was recorded'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock
 from ros2_rfm_serving.audit.explain.processes import Presence, fate_in, fate_of
@@ -19,17 +20,19 @@ def people_part(found: Moment) -> Part:
     writers = {ROBOT + found.robot}
     said = [
         one
-        for one in found.log.between(until_s - WORDS_S, until_s, "person")
+        for one in found.log.between(until_s - WORDS_S, until_s, OPERATOR_COMMAND)
         if one.writer in writers or not one.writer.startswith(ROBOT)
     ]
     if not said:
         return Part(name="people", lines=(f"no operator gave a command in the {WORDS_S:.0f} s before",), facts={"said": []})
     lines = tuple(
-        f"{clock(one.stamp_s)} {one.body.get('who') or 'somebody'}: {one.body.get('what')}"
+        f"{clock(one.stamp_s)} {one.body.get('operator') or 'an operator'}: {one.body.get('command')}"
         f" ({'done' if one.body.get('done') else 'refused'}{': ' + one.body['answer'] if one.body.get('answer') else ''})"
         for one in said
     )
-    facts = [{"stamp_s": one.stamp_s, **{name: one.body.get(name) for name in ("who", "what", "answer", "done")}} for one in said]
+    facts = [
+        {"stamp_s": one.stamp_s, **{name: one.body.get(name) for name in ("operator", "command", "answer", "done")}} for one in said
+    ]
     return Part(name="people", lines=lines, facts={"said": facts})
 
 

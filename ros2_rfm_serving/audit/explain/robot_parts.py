@@ -12,6 +12,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment, since
 from ros2_rfm_serving.audit.explain.explanation import Part, Shown, clock, duration
 from ros2_rfm_serving.audit.log import ROBOT, Entry, event_name, event_of, mapping, real, several
+from ros2_rfm_serving.audit.robots.records import FALLBACK, PARTIAL_STEP, STOP
 from ros2_rfm_serving.errors import RfmError
 
 
@@ -84,10 +85,10 @@ def request_part(found: Moment) -> Part:
     if found.sent is None:
         return Part(name="request", lines=("what was asked is not in this recording",), known=False)
     asked, before_s = found.request, found.tick.stamp_s - found.sent.stamp_s
-    names = ("session_epoch", "episode", "sequence", "inference_delay_steps", "prefix_rows", "instruction", "server")
+    names = ("session_epoch", "episode", "sequence", "inference_delay_steps", "prefix_steps", "instruction", "server")
     facts = {name: asked.get(name) for name in names} | {"sent_s": found.sent.stamp_s}
     lines = [f"{_id(found)} to {asked.get('server')}, sent {duration(before_s)} before ({clock(found.sent.stamp_s)})"]
-    delay, rows = asked.get("inference_delay_steps") or 0, asked.get("prefix_rows") or 0
+    delay, rows = asked.get("inference_delay_steps") or 0, asked.get("prefix_steps") or 0
     lines.append(f"expected delay {delay} steps, prefix of {rows} rows that were still to be executed")
     return Part(name="request", lines=tuple(lines), facts=facts)
 
@@ -134,8 +135,8 @@ def command_part(found: Moment) -> Part:
 
 def _executed(found: Moment) -> tuple[str, ...]:
     why = found.why
-    which = "on the way to row" if why["by"] == "part" else "row"
-    lines = [f"{which} {why.get('row', '?')} of the chunk: {numbers(found.tick.body.get('command'))}"]
+    which = "on the way to row" if why["source"] == PARTIAL_STEP else "row"
+    lines = [f"{which} {why.get('step', '?')} of the chunk: {numbers(found.tick.body.get('command'))}"]
     wanted = why.get("limited_from")
     lines.append(f"limits changed it; wanted was {numbers(wanted)}" if wanted is not None else "limits changed nothing")
     lines.append(f"the observation behind it was {duration(real(why.get('staleness_s')))} old")
@@ -146,7 +147,8 @@ def _executed(found: Moment) -> tuple[str, ...]:
 
 def _held(found: Moment) -> tuple[str, ...]:
     why, begin_s, periods = found.why, *since(found)
-    does = {"rung": f"fallback ladder: {why.get('rung', '?')}", "stand": "stands at once"}.get(why["by"], "nothing was commanded")
+    sources = {FALLBACK: f"fallback ladder: {why.get('fallback', '?')}", STOP: "stands at once"}
+    does = sources.get(str(why.get("source")), "nothing was commanded")
     command = found.tick.body.get("command")
     sent = f"; command {numbers(command)}" if command is not None else "; no command went out"
     ticks = found.log.of(ROBOT + found.robot, "tick")

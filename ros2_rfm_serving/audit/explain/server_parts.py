@@ -8,10 +8,10 @@ from typing import Any
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock, duration
 from ros2_rfm_serving.audit.explain.processes import Presence, fate_of
-from ros2_rfm_serving.audit.log import SERVER, Entry, keys_in, real
-from ros2_rfm_serving.audit.servers.records import DECODING
+from ros2_rfm_serving.audit.log import SERVER, Entry, event_of, keys_in, mapping, real, refusal_of
 from ros2_rfm_serving.types import Phases
 
+DECODING = "decoding_s"
 SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_load", DECODING, *Phases.__slots__)
 
 
@@ -65,16 +65,18 @@ def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
     lines = []
     if request is None and found.answered is None:
         lines.append(f"it has no record of the request: {_why_not(found)}")
-    elif request is not None and "refused" in request.body:
-        facts |= {"refused": request.body["refused"], "problem": request.body.get("problem")}
-        lines.append(f"it refused the request: {request.body.get('problem') or request.body['refused']}")
+    elif request is not None and (refusal := refusal_of(request)):
+        counter, problem = refusal
+        facts |= {"refused": counter, "problem": problem}
+        lines.append(f"it refused the request: {problem or counter}")
     if batch is not None:
         others = [one for one in keys_in(batch) if one != found.key]
-        padded, tier = batch.body.get("padded"), batch.body.get("tier")
-        facts |= {"batch": batch.body.get("batch"), "batch_with": [one._asdict() for one in others], "padded": padded, "tier": tier}
+        number, padded = mapping(batch.body.get("result")).get("batch"), batch.body.get("padded_rows")
+        facts |= {"batch": number, "batch_with": [one._asdict() for one in others]}
+        facts |= {"padded": padded, "tier": event_of(batch).get("engine")}
         names = ", ".join(f"{one.robot} ({one.component})" for one in others) or "nobody"
         rows = "1 row" if not others else f"{len(others) + 1} rows"
-        lines.append(f"batch {batch.body.get('batch')}: {rows}, computed as {padded}; with {names}")
+        lines.append(f"batch {number}: {rows}, computed as {padded}; with {names}")
     change = _state_then(found)
     if change is not None:
         facts["transition"] = {name: change.body.get(name) for name in ("from", "to", "reason")} | {"stamp_s": change.stamp_s}
@@ -114,7 +116,7 @@ def _state(found: Any) -> str:
 def model_part(found: Moment) -> Part:
     chunk, request = found.why.get("chunk") or NONE, found.of_server("request")
     model_hash = str(chunk.get("model_hash") or found.reply.get("model_hash") or "")
-    noise = request.body.get("noise") if request else None
+    noise = request.body.get("noise_seed") if request else None
     facts = {"model_hash": model_hash, "emulated": found.reply.get("emulated"), "noise": noise}
     if not (model_hash or found.reply):
         return Part(name="model", lines=("no model answered",), known=False)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Page, check_format, records
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND, Page, check_format, records
 from ros2_rfm_serving.audit.export.clock import SLOWEST_PERIODS, is_too_slow, on_clock
 from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
 from ros2_rfm_serving.audit.log import real
+from ros2_rfm_serving.audit.robots.records import EXECUTES
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server.images import decode
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage
@@ -82,7 +83,7 @@ class Story:
             yield from filter(None, [self.end()])
         elif kind == "transition":
             self.state = record["to"]
-        elif kind == "person":
+        elif kind == OPERATOR_COMMAND:
             self.person = True
         elif kind == "tick":
             yield from self._tick(record)
@@ -133,7 +134,7 @@ class Story:
         self.frames.append(frame)
 
     def _made(self, record: Mapping[str, Any], why: Mapping[str, Any]) -> Frame:
-        chosen = why.get("by") in ("row", "part")
+        chosen = str(why.get("source")) in EXECUTES
         return Frame(
             t_s=record["t"],
             state=np.asarray(codec.value(record["event"]["sensors"]["state"]), np.float32),
@@ -142,7 +143,7 @@ class Story:
             action=np.asarray(codec.value(record["command"]), np.float32),
             instruction=self.instruction,
             source=_source(why) if chosen else None,
-            fallback="" if chosen else str(why.get("rung") or why.get("by") or "unknown"),
+            fallback="" if chosen else str(why.get("fallback") or why.get("source") or "unknown"),
             failsafe=str(self.state.get("state", "")),
             paused=bool(self.state.get("paused")),
             person=self.person or self.state.get("phase", "").upper() == "WAITING",
@@ -216,7 +217,7 @@ def _source(why: Mapping[str, Any]) -> Source | None:
     if not chunk:
         return None
     names = ("session_epoch", "episode", "sequence", "server", "model_hash")
-    return Source(row=why.get("row", -1), **{name: chunk[name] for name in names})
+    return Source(row=why.get("step", -1), **{name: chunk[name] for name in names})
 
 
 def _inside(found: Any, name: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.types.states import RobotState, ServerState, TaskPhase
 
 ROBOT, SERVER = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
@@ -25,8 +26,6 @@ ABORTED_GOAL = 6
 INCIDENT_S = 120.0
 """Longest duration of an incident with ever more causes; later causes begin another one."""
 LOST_SERVER = frozenset({ServerState.FAILED, ServerState.HUNG})
-PERSONS = ("person", "stop")
-"""Kinds of audit records about operators."""
 
 
 class Cause(NamedTuple):
@@ -89,8 +88,8 @@ class Watch:
     def records(self, writer: str, records: Iterable[dict[str, Any]]) -> Iterator[Cause]:
         """Yield the causes in the records of an audit page."""
         for one in records:
-            if one.get("kind") in PERSONS:
-                yield Cause("person", writer.rpartition("/")[2], str(one.get("what", "")))
+            if one.get("kind") == OPERATOR_COMMAND:
+                yield Cause("person", writer.rpartition("/")[2], str(one.get("command", "")))
 
     def quiet(self, now_s: float) -> Iterator[Cause]:
         """Yield a cause for each server that has become silent."""

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND, Page
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, mapping
 from ros2_rfm_serving.audit.report.tracks import RobotTrack, State, Track, Tracks
@@ -150,9 +150,9 @@ def _at_server(server: str, at_s: float, until_s: float, what: str, why: str) ->
 
 
 def _words(log: AuditLog) -> Iterator[Incident]:
-    for entry in log.between(-math.inf, math.inf, "person"):
+    for entry in log.between(-math.inf, math.inf, OPERATOR_COMMAND):
         robot = entry.writer.removeprefix(ROBOT) if entry.writer.startswith(ROBOT) else ""
-        what = f"{entry.body.get('who') or 'somebody'}: {entry.body.get('what', '')}"
+        what = f"{entry.body.get('operator') or 'an operator'}: {entry.body.get('command', '')}"
         answer = f"{'done' if entry.body.get('done') else 'refused'}: {entry.body.get('answer') or ''}".rstrip(": ")
         yield Incident(at_s=entry.stamp_s, kind="person", who=robot or entry.writer, what=what, why=answer, robot=robot)
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.robot import RobotBrain, Sensors, Tick, events
-from ros2_rfm_serving.robot.why import Origin, Why
+from ros2_rfm_serving.robot.why import By, Origin, Why
 from ros2_rfm_serving.types import NO_ROWS, ObservationRequest, RequestId, RobotState, TaskPhase
 
 EncodeArray = Callable[[np.ndarray[Any, Any]], Any]
 TICK, EVENT, TRANSITION = "tick", "event", "transition"
 """Kinds of records: a control tick, any other event, and a change of the visible state."""
+
+STEP, PARTIAL_STEP, FALLBACK, STOP, NO_COMMAND = "step", "partial_step", "fallback", "stop", "none"
+"""Sources of a command: a step of a chunk, a part of the way to one, the fallback ladder, an immediate stop; or there is none."""
+SOURCES: Mapping[By, str] = {
+    By.ROW: STEP,
+    By.PART: PARTIAL_STEP,
+    By.RUNG: FALLBACK,
+    By.STAND: STOP,
+    By.NOTHING: NO_COMMAND,
+}
+EXECUTES = frozenset({STEP, PARTIAL_STEP})
+"""Sources of commands that execute a chunk."""
 
 
 def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: Tick) -> bytes:
@@ -35,8 +47,8 @@ def decided(why: Why, tick: Tick, array: EncodeArray = codec.array) -> dict[str,
         "command": None if tick.command is None else array(tick.command),
         "why": why_record(why, array),
         "requests": [_request(server, request) for server, request in tick.requests] if tick.requests else [],
-        "opens": codec.plain(tick.opens) if tick.opens else [],
-        "resets": codec.plain(tick.resets) if tick.resets else [],
+        "session_requests": codec.plain(tick.opens) if tick.opens else [],
+        "episode_resets": codec.plain(tick.resets) if tick.resets else [],
     }
     if tick.trajectory is not None:
         found["trajectory"] = codec.plain(tick.trajectory)
@@ -45,7 +57,7 @@ def decided(why: Why, tick: Tick, array: EncodeArray = codec.array) -> dict[str,
 
 def failed_tick(sensors: Sensors | None, may_act: bool, error: BaseException) -> dict[str, Any]:
     event = {"~": "ControlTick", "sensors": _sensors(sensors, True, codec.array), "may_act": may_act}
-    return {"event": event, "raised": raised(error)}
+    return {"event": event, "raised": codec.raised(error)}
 
 
 def event_record(event: events.Event, result: object) -> dict[str, Any]:
@@ -53,11 +65,7 @@ def event_record(event: events.Event, result: object) -> dict[str, Any]:
 
 
 def failed_event(event: events.Event, error: BaseException) -> dict[str, Any]:
-    return {"event": codec.plain(event), "raised": raised(error)}
-
-
-def raised(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:400]
+    return {"event": codec.plain(event), "raised": codec.raised(error)}
 
 
 VisibleState = tuple[RobotState, TaskPhase, bool]
@@ -76,9 +84,9 @@ def state_record(visible: VisibleState) -> dict[str, Any]:
 
 
 def why_record(why: Why, array: EncodeArray = codec.array) -> dict[str, Any]:
-    found: dict[str, Any] = {"by": why.by.value}
+    found: dict[str, Any] = {"source": SOURCES[why.by]}
     if why.origin is not None:
-        found["row"], found["chunk"] = why.row, _origin(why.origin)
+        found["step"], found["chunk"] = why.row, _origin(why.origin)
     if not math.isnan(why.staleness_s):
         found["staleness_s"] = why.staleness_s
     if not math.isnan(why.oldest_staleness_s):
@@ -86,7 +94,7 @@ def why_record(why: Why, array: EncodeArray = codec.array) -> dict[str, Any]:
     if why.limited_from is not None:
         found["limited_from"] = array(why.limited_from)
     if why.rung is not None:
-        found["rung"] = why.rung.value
+        found["fallback"] = why.rung.value
     if why.reason:
         found["reason"] = why.reason
     return found
@@ -129,8 +137,8 @@ def _request(server: str, request: ObservationRequest) -> dict[str, Any]:
         **_identity(request.id),
         "instruction": request.instruction,
         "inference_delay_steps": request.inference_delay_steps,
-        "prefix_rows": len(rows),
-        "prefix": codec.digest(np.ascontiguousarray(rows).tobytes()) if rows is not NO_ROWS and rows.size else "",
+        "prefix_steps": len(rows),
+        "prefix_digest": codec.digest(np.ascontiguousarray(rows).tobytes()) if rows is not NO_ROWS and rows.size else "",
         "report": codec.plain(request.report),
         "episode_start": request.episode_start,
     }

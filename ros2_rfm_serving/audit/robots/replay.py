@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.robots.records import EVENT, TICK, TRANSITION, decided, raised, state_record, visible_state
-from ros2_rfm_serving.audit.values import EVENTS
+from ros2_rfm_serving.audit.robots.records import EVENT, TICK, TRANSITION, decided, state_record, visible_state
+from ros2_rfm_serving.audit.values import ROBOT_EVENTS
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, events
 
@@ -40,16 +40,13 @@ class RobotReplay:
         try:
             answer = self.core.handle(event, now_s)
         except Exception as error:
-            return {"raised": raised(error)}
+            return {"raised": codec.raised(error)}
         return decided(self.core.why, answer) if isinstance(event, events.ControlTick) else {"result": codec.plain(answer)}
 
 
 def event_of(recorded: Any, images: codec.Blob = lambda digest: None) -> events.Event:
     """Return the event of a record. Raises: `RfmError` when this version has no such event."""
-    name = recorded.get("~") if isinstance(recorded, dict) else recorded
-    if not isinstance(name, str) or name not in EVENTS:
-        raise RfmError(f"{name!r:.60} is no event of this version's robots")
-    event: events.Event = codec.value(recorded, images)
+    event: events.Event = codec.event(recorded, ROBOT_EVENTS, "robots", images)
     return event
 
 

@@ -13,7 +13,9 @@ import orjson
 import yaml
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.audit.journal import Journal
+from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler import Fleet, Planned, seen
 from ros2_rfm_serving.scheduler.admission import LOOKS
@@ -23,11 +25,17 @@ from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
 PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
-ANEW = "anew"
-Step = list[Any]
-"""One of ["release", robot], ["admit", robot, task, index, evaluations], ["again"], ["anew"] (see `Fleet.anew`) and ["saw",
-estimates (`seen.to_json`), lost servers, returned servers, robots that waited, whether those servers serve their former robots
-again]."""
+RELEASE, ADMIT, OBSERVE, REPUBLISH, REBASE = "release", "admit", "observe", "republish", "rebase"
+Step = Mapping[str, Any]
+"""Change of the fleet, for JSON. Its key `step` has the kind; the others are:
+
+release     robot
+admit       robot, task, index, evaluations
+observe     estimates (`seen.to_json`), lost_servers, returned_servers, waiting_robots, restores_assignments (whether returned
+            servers serve their former robots again)
+republish   none: the same fleet under the next epoch
+rebase      none: the same fleet without the history of its changes (`Fleet.anew`)
+"""
 
 
 class Book:
@@ -54,7 +62,7 @@ class Book:
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
         """Record that robots came or left, while the placements stay."""
         steps = steps_of(before, after)
-        if [ANEW] in steps:
+        if is_rebased(steps):
             self._base, self._steps = after, []
         else:
             self._steps += steps
@@ -63,14 +71,21 @@ class Book:
     def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None:
         """Record that the factory differs from the one that was planned for."""
         who = [[robot.name, robot.task, robot.index] for robot in waiting]
-        step = ["saw", seen.to_json(finding.seen), list(finding.lost), list(finding.back), who, _as_before(finding, after)]
+        step = {
+            "step": OBSERVE,
+            "estimates": seen.to_json(finding.seen),
+            "lost_servers": list(finding.lost),
+            "returned_servers": list(finding.back),
+            "waiting_robots": who,
+            "restores_assignments": _as_before(finding, after),
+        }
         self._steps.append(step)
         self._note(_change_of, [step], after.schedule, finding.words)
 
     def person(self, what: str, answer: str, done: bool) -> None:
         """Record a command of an operator; ROS does not identify the caller."""
-        said = {"what": what, "who": "", "answer": answer, "done": done}
-        self._journal.note("person", self._clock(), lambda: said, urgent=True)
+        said = {"command": what, "operator": "", "answer": answer, "done": done}
+        self._journal.note(OPERATOR_COMMAND, self._clock(), lambda: said, urgent=True)
 
     # --- records ---
 
@@ -109,7 +124,7 @@ class Book:
             "previous": codec.plain(planned.previous),
             "schedule": codec.plain(planned.fleet.schedule),
             **({"base": base_of(self._base)} if self._base else {}),
-            "steps": [list(step) for step in self._steps],
+            "steps": list(self._steps),
         }
 
     def _inputs(self, planned: Planned, factory: str) -> dict[str, Any]:
@@ -128,47 +143,70 @@ def _change_of(steps: Sequence[Step], schedule: Schedule, reason: str) -> dict[s
 def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
     previous = planned.previous
     return {
-        "factory": factory,
-        "profiles": profiles,
+        "factory_hash": factory,
+        "profiles_hash": profiles,
         "robots": [[robot.name, robot.task, robot.index] for robot in planned.fleet.robots],
-        "previous": previous.epoch if previous else 0,
+        "previous_epoch": previous.epoch if previous else 0,
         "policy": planned.policy,
-        "seen": seen.to_json(planned.seen),
+        "estimates": seen.to_json(planned.seen),
         "effort": planned.effort,
-        **({"found": codec.plain(planned.found)} if planned.found else {}),
+        **({"active_schedule": codec.plain(planned.found)} if planned.found else {}),
     }
 
 
 def steps_of(before: Fleet, after: Fleet) -> list[Step]:
     """Return the steps from one fleet to another."""
     if after.schedule is before.schedule:
-        return [[ANEW]]
+        return [{"step": REBASE}]
     stay = {(robot.name, robot.task) for robot in after.robots}
     were = {(robot.name, robot.task) for robot in before.robots}
-    gone: list[Step] = [["release", robot.name] for robot in before.robots if (robot.name, robot.task) not in stay]
+    gone: list[Step] = [{"step": RELEASE, "robot": robot.name} for robot in before.robots if (robot.name, robot.task) not in stay]
     came: list[Step] = [
-        ["admit", robot.name, robot.task, robot.index, after.looks.get(robot.name, LOOKS)]
+        {
+            "step": ADMIT,
+            "robot": robot.name,
+            "task": robot.task,
+            "index": robot.index,
+            "evaluations": after.looks.get(robot.name, LOOKS),
+        }
         for robot in after.robots
         if (robot.name, robot.task) not in were
     ]
-    return [*gone, *came] or [["again"]]
+    return [*gone, *came] or [{"step": REPUBLISH}]
+
+
+def is_rebased(steps: Sequence[Step]) -> bool:
+    return any(step["step"] == REBASE for step in steps)
 
 
 def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit) -> Fleet:
-    """Return the fleet after some steps. Raises: `ScheduleError` when a step is impossible."""
-    for do, *args in steps:
-        if do == "release":
-            fleet = fleet.release(args[0])
-        elif do == "admit":
-            fleet = fleet.admit(Robot(name=args[0], task=args[1], index=args[2]), looks=(*args[3:], LOOKS)[0])
-        elif do == "saw":
-            said, lost, back, *more = args
-            waiting, as_before = more if len(more) > 1 else ((*more, ())[0], False)
-            who = [Robot(name=name, task=task, index=index) for name, task, index in waiting]
-            fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit, who, as_before=as_before)
-        else:
-            fleet = fleet.anew() if do == ANEW else fleet.again()
+    """Return the fleet after some steps. Raises: `ScheduleError` when a step is impossible, or of no known kind."""
+    for step in steps:
+        kind = step["step"]
+        if kind not in APPLY:
+            raise ScheduleError(f"{kind!r:.60} is no step of this version's schedulers")
+        fleet = APPLY[kind](fleet, step, factory, refit)
     return fleet
+
+
+def _admitted(fleet: Fleet, step: Step, factory: Factory, refit: Refit) -> Fleet:
+    return fleet.admit(Robot(name=step["robot"], task=step["task"], index=step["index"]), looks=step["evaluations"])
+
+
+def _observed(fleet: Fleet, step: Step, factory: Factory, refit: Refit) -> Fleet:
+    waiting = [Robot(name=name, task=task, index=index) for name, task, index in step["waiting_robots"]]
+    changes = (seen.from_json(step["estimates"]), step["lost_servers"], step["returned_servers"])
+    return seeing(fleet, factory, *changes, refit, waiting, as_before=step["restores_assignments"])[0]
+
+
+APPLY: Mapping[str, Callable[[Fleet, Step, Factory, Refit], Fleet]] = {
+    RELEASE: lambda fleet, step, factory, refit: fleet.release(step["robot"]),
+    ADMIT: _admitted,
+    OBSERVE: _observed,
+    REPUBLISH: lambda fleet, step, factory, refit: fleet.again(),
+    REBASE: lambda fleet, step, factory, refit: fleet.anew(),
+}
+"""Kind of a step -> function that returns the fleet after it."""
 
 
 def base_of(fleet: Fleet) -> dict[str, Any]:
@@ -177,8 +215,8 @@ def base_of(fleet: Fleet) -> dict[str, Any]:
         "schedule": codec.plain(fleet.schedule),
         "robots": [[robot.name, robot.task, robot.index] for robot in fleet.robots],
         "tasks": [task.name for task in fleet.problem.classes],
-        "seen": seen.to_json(fleet.problem.seen),
-        "owed_hz": dict(fleet.owed_hz),
+        "estimates": seen.to_json(fleet.problem.seen),
+        "action_rates_hz": dict(fleet.owed_hz),
         "standbys": fleet.standbys,
     }
 

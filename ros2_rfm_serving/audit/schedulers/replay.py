@@ -9,11 +9,11 @@ from typing import Any
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.schedulers.book import (
-    ANEW,
     BACKGROUND,
     CHANGED,
     base_of,
     hashed,
+    is_rebased,
     models_of,
     profiles_hash,
     stepped,
@@ -68,18 +68,18 @@ class SchedulerReplay:
 
     # --- parts ---
 
-    def _changed(self, steps: Sequence[list[Any]]) -> Mapping[str, Any]:
+    def _changed(self, steps: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         assert self._fleet is not None
         self._fleet = self._stepped(self._fleet, steps, self._kept["inputs"])
-        if [ANEW] in steps:
+        if is_rebased(steps):
             self._kept = {**self._kept, "base": base_of(self._fleet), "steps": []}
         else:
             self._kept = {**self._kept, "steps": [*self._kept["steps"], *steps]}
         return {"schedule": codec.plain(self._fleet.schedule)}
 
-    def _stepped(self, fleet: Fleet, steps: Sequence[list[Any]], inputs: Mapping[str, Any]) -> Fleet:
+    def _stepped(self, fleet: Fleet, steps: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]) -> Fleet:
         """Return the fleet after some steps. Raises: `ScheduleError` when a step is impossible."""
-        return stepped(fleet, steps, self._factories[inputs["factory"]], refit_by(self._profile, self._catalogue))
+        return stepped(fleet, steps, self._factories[inputs["factory_hash"]], refit_by(self._profile, self._catalogue))
 
     def _planned(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = record["inputs"]
@@ -87,7 +87,7 @@ class SchedulerReplay:
             self._learn(record["factory"], inputs)
         fleet = self._again(inputs, record)
         if record["published"]:
-            beside = self._fleet.schedule if self._fleet is not None and inputs["previous"] else None
+            beside = self._fleet.schedule if self._fleet is not None and inputs["previous_epoch"] else None
             self._fleet = fleet
             self._kept = {
                 "factory": self._kept["factory"] if "factory" not in record else record["factory"],
@@ -100,32 +100,32 @@ class SchedulerReplay:
 
     def _again(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> Fleet:
         """Repeat a plan beside the active schedule. Raises: `RfmError` when another schedule is active, or planning fails."""
-        previous = self._fleet.schedule if self._fleet is not None and inputs["previous"] else None
-        if previous is not None and previous.epoch != inputs["previous"]:
+        previous = self._fleet.schedule if self._fleet is not None and inputs["previous_epoch"] else None
+        if previous is not None and previous.epoch != inputs["previous_epoch"]:
             what = "begun in the background" if record["how"] == BACKGROUND else "made"
             raise RfmError(f"it was {what} beside schedule {inputs['previous']}, and {previous.epoch} is in force")
         return self._made(inputs, previous)
 
     def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> Fleet:
         """Return the fleet of a repeated plan. Raises: `RfmError` when planning fails."""
-        if found := _schedule(inputs.get("found")):
+        if found := _schedule(inputs.get("active_schedule")):
             return self._resumed(inputs, found)
         return start_fleet(
-            self._factories[inputs["factory"]],
+            self._factories[inputs["factory_hash"]],
             robots_of(inputs),
             self._profile,
             self._catalogue,
-            epoch=inputs["previous"] + 1,
+            epoch=inputs["previous_epoch"] + 1,
             previous=previous,
             policy=inputs["policy"],
-            seen=seen.from_json(inputs.get("seen", {})),
-            effort=inputs.get("effort", 1),
+            seen=seen.from_json(inputs["estimates"]),
+            effort=inputs["effort"],
             trial=virtual_time_trial(self._catalogue, self._profile),
         )
 
     def _resumed(self, inputs: Mapping[str, Any], found: Schedule) -> Fleet:
         """Return the fleet that was resumed from a predecessor's schedule. Raises: `RfmError` when this fails."""
-        factory, robots = self._factories[inputs["factory"]], tuple(robots_of(inputs))
+        factory, robots = self._factories[inputs["factory_hash"]], tuple(robots_of(inputs))
         order = PlanOrder(factory=factory, robots=robots, policy=inputs["policy"])
         return resumed(order, found, self._profile, self._catalogue)[0].fleet
 
@@ -134,10 +134,10 @@ class SchedulerReplay:
         found = _schedule(schedule)
         if found is None:
             raise RfmError("a plan without a schedule")
-        factory = self._factories.get(inputs["factory"])
+        factory = self._factories.get(inputs["factory_hash"])
         if factory is None:
             raise RfmError("its factory is not in the recording")
-        seen_then = seen.from_json(inputs.get("seen", {}))
+        seen_then = seen.from_json(inputs["estimates"])
         return rebuilt(factory, found, robots_of(inputs), self._profile, self._catalogue, seen_then)
 
     def _at_base(self, base: Mapping[str, Any], inputs: Mapping[str, Any]) -> Fleet:
@@ -146,18 +146,18 @@ class SchedulerReplay:
         if found is None:
             raise RfmError("a base without a schedule")
         one_each = [Robot(name=task, task=task, index=0) for task in base["tasks"]]
-        factory, seen_then = self._factories[inputs["factory"]], seen.from_json(base["seen"])
+        factory, seen_then = self._factories[inputs["factory_hash"]], seen.from_json(base["estimates"])
         empty = rebuilt(factory, replace(found, routes=()), one_each, self._profile, self._catalogue, seen_then)
-        return empty.under(found, robots_of(base), base["standbys"]).owing(base["owed_hz"])
+        return empty.under(found, robots_of(base), base["standbys"]).owing(base["action_rates_hz"])
 
     def _learn(self, factory: Any, inputs: Mapping[str, Any]) -> None:
         """Add a recorded factory. Raises: `RfmError` when it, or its profiles, are not those of the plan."""
-        if hashed(factory) != inputs["factory"]:
+        if hashed(factory) != inputs["factory_hash"]:
             raise ScheduleError("the factory is not the one that was planned for")
         found = Factory.model_validate(codec.value(factory))
-        if inputs["profiles"] != profiles_hash(self._folder, models_of(found)):
+        if inputs["profiles_hash"] != profiles_hash(self._folder, models_of(found)):
             raise ScheduleError(f"it was planned with other profiles than those in {self._folder}: name the folder with --profiles")
-        self._factories[inputs["factory"]] = found
+        self._factories[inputs["factory_hash"]] = found
 
 
 def _schedule(found: Any) -> Schedule | None:

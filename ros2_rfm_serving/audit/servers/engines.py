@@ -29,12 +29,12 @@ def described(spec: EngineSpec) -> dict[str, Any]:
         "gpu_type": spec.gpu_type,
         "threads": spec.threads,
         "entry": spec.entry.model_dump(mode="json"),
-        "here": here(),
+        "environment": environment(),
     }
 
 
 @functools.cache
-def here() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the software and hardware that results depend on."""
     found = {"processor": processor(), "cores": str(os.cpu_count()), "accelerator": _accelerator()}
     for library in LIBRARIES:
@@ -47,7 +47,7 @@ def here() -> dict[str, str]:
 
 def differences(engine: Mapping[str, Any]) -> list[str]:
     """Return the differences between the recorded environment and this one."""
-    recorded, now = engine.get("here") or {}, here()
+    recorded, now = engine.get("environment") or {}, environment()
     return [
         f"recorded with {name} {recorded.get(name, 'unknown')}, here {now.get(name, 'none')}"
         for name in {**recorded, **now}
@@ -55,9 +55,9 @@ def differences(engine: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def elsewhere(made_of: Mapping[str, Any]) -> str:
-    """Return why an engine's batches cannot run here; empty if they can."""
-    engine = (made_of.get("engine") or {}).get("entry", {}).get("engine", "")
+def elsewhere(begin: Mapping[str, Any]) -> str:
+    """Return why the batches of a chain's engine cannot run here, by the chain's first record; empty if they can."""
+    engine = (begin.get("engine") or {}).get("entry", {}).get("engine", "")
     if not engine:
         return "no model was loaded, or the recording does not say which"
     if engine in ("emulated", "wave"):
@@ -67,9 +67,10 @@ def elsewhere(made_of: Mapping[str, Any]) -> str:
     return ""
 
 
-def build(made_of: Mapping[str, Any], models: Path | None = None) -> Engine:
-    """Return the same model with the same batch sizes, warmed up. Raises: `RfmError` when it cannot be built, or differs."""
-    engine, contract, config = made_of["engine"], made_of["contract"], made_of["config"]
+def build(begin: Mapping[str, Any], models: Path | None = None) -> Engine:
+    """Return the model of a chain's first record with the same batch sizes, warmed up.
+    Raises: `RfmError` when it cannot be built, or differs."""
+    engine, contract, config = begin["engine"], begin["contract"], begin["config"]
     spec = EngineSpec(
         model=engine["model"],
         entry=CatalogueEntry.model_validate(engine["entry"]),

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.servers import objects
+from ros2_rfm_serving.audit.replay import DAMAGED
 from ros2_rfm_serving.audit.servers.engines import elsewhere
 from ros2_rfm_serving.audit.servers.observations import Observations
-from ros2_rfm_serving.audit.servers.records import BATCH, CALL, REPLY, REQUEST, digest_of, inputs_of
+from ros2_rfm_serving.audit.servers.reading import image_digests
+from ros2_rfm_serving.audit.servers.records import BATCH, EVENT, REPLY, REQUEST, digest_of, inputs_of
 from ros2_rfm_serving.audit.servers.replay import ServerReplay
 from ros2_rfm_serving.audit.servers.rows import Rows
 from ros2_rfm_serving.engines.base import Engine
@@ -76,7 +77,7 @@ class Inference:
         *,
         alone: bool = True,
     ) -> None:
-        """Prepare the inference. make: returns the engine for a chain's `made_of`, or raises `RfmError`. observations: at least
+        """Prepare the inference. make: returns the engine for a chain's first record, or raises `RfmError`. observations: at least
         those before the page. alone: each row also runs by itself."""
         self.result = Inferred(writer)
         self._observations = observations
@@ -97,7 +98,7 @@ class Inference:
         elif kind == "snapshot":
             self._restore(record)
         elif self._replay is None:
-            self.result.skipped += kind == BATCH and bool(record.get("ids"))
+            self.result.skipped += kind == BATCH and record.get("result") is not None
         else:
             self._decided(record, self._replay)
 
@@ -112,14 +113,14 @@ class Inference:
     # --- parts ---
 
     def _begin(self, record: Mapping[str, Any]) -> None:
-        made_of, self._running = record.get("made_of"), None
+        self._running = None
         self.gap()
-        if made_of is None:  # no model was loaded
+        if record.get("config") is None:  # no model was loaded
             return
         try:
-            if why := elsewhere(made_of):
+            if why := elsewhere(record):
                 raise RfmError(why)
-            engine = self._make(made_of)
+            engine = self._make(record)
         except RfmError as error:
             self.result.say(str(error))
         else:
@@ -130,8 +131,8 @@ class Inference:
             replay = ServerReplay()
             try:
                 replay.restore(record)
-            except RfmError as error:
-                self.result.say(str(error))
+            except (RfmError, *DAMAGED) as error:
+                self.result.say(f"record {record.get('n')}, a snapshot, cannot be restored: {error}")
             else:
                 self._replay = replay
                 self._rows_of(replay, in_flight=True)
@@ -144,31 +145,31 @@ class Inference:
             self.gap()
             return
         kind = record.get("kind")
-        if kind == REQUEST and "supersedes" in record:
-            self._given[objects.value(record["id"])] = record
-        elif kind == BATCH and record["ids"]:
-            self._begun(replay.work(record["batch"]), replay)
-        elif kind == CALL and self._rows is not None:
+        if kind == REQUEST and "inputs_digest" in record and "raised" not in record:
+            self._given[codec.value(record["event"]["request"]["id"])] = record
+        elif kind == BATCH and record["result"] is not None:
+            self._begun(replay.work(record["result"]["batch"]), replay)
+        elif kind == EVENT and self._rows is not None:
             self._stepped(record, self._rows)
-        elif kind == REPLY and record["batch"] in self._batches:
+        elif kind == REPLY and record["event"]["batch"] in self._batches:
             self._replied(record)
 
     def _rows_of(self, replay: ServerReplay, *, in_flight: bool) -> None:
         """Update whether rows go on one by one. in_flight: their present rows began before the first known record."""
-        flight = replay.brain.lanes[0].view.flight if replay.brain is not None else None
+        flight = replay.core.lanes[0].view.flight if replay.core is not None else None
         if flight is None or not isinstance(self._running, StepRunning):
             self._rows = None
         elif self._rows is None:
             self._rows = Rows(self._running, list(flight.rows) if in_flight else [])
 
     def _stepped(self, record: Mapping[str, Any], rows: Rows) -> None:
-        do = record["do"]
-        if do == "entered":
-            rows.entered([number for number, _ in record["args"]["turns"]])
-        elif do == "turn":
-            turn = record["result"]
-            rows.turn(turn["advance"], turn["leave"])
-            for number in turn["leave"]:
+        event = record["event"]
+        if event["~"] == "BatchesPerceived":
+            rows.entered([number for number, _ in event["num_steps"]])
+        elif event["~"] == "SolverStepPolled":
+            step = record["result"]
+            rows.turn(step["advance"], step["leave"])
+            for number in step["leave"]:
                 self._batches.pop(number, None)
 
     def _begun(self, work: Work, replay: ServerReplay) -> None:
@@ -202,7 +203,7 @@ class Inference:
         )
 
     def _replied(self, record: Mapping[str, Any]) -> None:
-        work, rows = self._batches[record["batch"]]
+        work, rows = self._batches[record["event"]["batch"]]
         replies = self._replies.setdefault(work.number, [])
         replies.append(record)
         if len(replies) == len(work.batch):
@@ -224,14 +225,14 @@ class Inference:
         assert self._running is not None
         self.result.batches += 1
         for row, answer, reply in zip(rows, answers, replies, strict=True):
-            if reply["outcome"] != "answered":
+            if reply.get("result") is None:
                 continue
             self.result.rows += 1
             if answer is not None and said(answer) == recorded(reply):
                 self.result.same += 1
             elif len(self.result.different) < MOST_TOLD:
                 self.result.different.append((row.id, answer or EngineReply()))
-            if self._alone and reply["batch_size"] > 1 and answer is not None and answer.chunk_model.size:
+            if self._alone and reply["result"]["served"]["batch_size"] > 1 and answer is not None and answer.chunk_model.size:
                 self._compare_alone(row, answer, self._running)
 
     def _compare_alone(self, row: InferenceRequest, answer: EngineReply, running: Running) -> None:
@@ -264,12 +265,13 @@ def said(answer: EngineReply) -> Any:
 
 
 def recorded(reply: Mapping[str, Any]) -> Any:
-    return reply["chunk"] if "chunk" in reply else (reply["verdict"], reply["text"])
+    if "chunk_digest" in reply:
+        return reply["chunk_digest"]
+    answer = reply["event"]["answer"]
+    return answer["verdict"], answer["text"]
 
 
 def _is(observation: ObservationRequest, given: Mapping[str, Any]) -> bool:
     """Return whether an observation is the one that the server recorded."""
     pictures = {image.camera: codec.digest(image.data) for image in observation.images}
-    return inputs_of(observation) == given["inputs"] and pictures == {
-        camera: image["sha256"] for camera, image in given["images"].items()
-    }
+    return inputs_of(observation) == given["inputs_digest"] and pictures == image_digests(given["event"]["observation"])

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ros2_rfm_serving.audit.journal import Journal
-from ros2_rfm_serving.audit.servers import objects
-from ros2_rfm_serving.audit.servers.records import CALL, COUNT, body_of, image_bytes, kind_of
-from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
+from ros2_rfm_serving.audit.servers.records import COUNTS, image_bytes, kind_of, record_of
+from ros2_rfm_serving.audit.servers.snapshots import NO_MODEL, State, described, encoded, state_of
 from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
-from ros2_rfm_serving.server import ModelServer, ServerBrain
+from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
 
-NO_MODEL = None
-"""Placeholder for a brain without a model, which makes no decisions to replay."""
 URGENT = frozenset({"open_session", "close_session", "take_new", "resize", "reconfigure", "collect_sessions"})
-"""Calls after which a page is sent at once."""
+"""Methods after whose calls a page is sent at once."""
 MAX_NOTES = 20_000
 """Largest number of waiting notes; beyond it notes are dropped, and another chain begins."""
 MAX_IMAGE_BYTES = 512 * 1024 * 1024
@@ -37,8 +35,7 @@ class ServerJournal:
         self._kept_bytes = self._written_bytes = 0
         """Sizes of images in notes so far: the first counts under the server's lock, the second on the journal's thread."""
         self._witnesses = self._overrun = False
-        self._copy = b""
-        journal.describes(begin=lambda: {"made_of": self._made_of()}, snapshot=lambda: {"brain": self._whole()})
+        journal.describes(begin=self._begin, snapshot=self._snapshot)
 
     def follow(self, server: ModelServer | None, engine: Mapping[str, Any]) -> None:
         """Record another server from the next chain on; None stops. engine: description for its reconstruction, for JSON."""
@@ -72,7 +69,7 @@ class ServerJournal:
             return
         self._counts += more
         problems = {kind: self._server.problems[kind] for kind in more.keys() & self._server.problems.keys()}
-        self._journal.note(CALL, self._clock(), lambda: {"do": COUNT, "args": {"refused": dict(more), "problems": problems}})
+        self._journal.note(COUNTS, self._clock(), lambda: {"counts": dict(more), "problems": problems})
 
     def _leave(self) -> None:
         if self._server is not None and self._witnesses:
@@ -83,33 +80,34 @@ class ServerJournal:
 
     def _note(self, notes: list[Note]) -> None:
         for note in notes:
-            self._journal.note(kind_of(note), note.t, body_of, note, self._padded, urgent=note.do in URGENT)
+            self._journal.note(kind_of(note), note.t, record_of, note, self._padded, urgent=note.method in URGENT)
         self._written_bytes += sum(map(image_bytes, notes))
 
     # --- first records of a chain ---
 
-    def _made_of(self) -> Any:
+    def _begin(self) -> dict[str, Any]:
+        """Return the keys of a chain's first record: what a server of the same decisions and engine is made from."""
         if self._server is None:
-            return None
-        config, contract = objects.plain(self._server.config), objects.plain(self._server.contract)
-        return {"config": config, "contract": contract, "engine": dict(self._engine)}
+            return {"config": None, "contract": None, "limits": None, "engine": None}
+        with self._server.deciding() as core:
+            config, contract, limits = core.config, core.contract, core.limits
+        return {**described(config, contract, limits), "engine": dict(self._engine)}
 
-    def _whole(self) -> Any:
-        """Return the whole state. Earlier decisions precede it in the chain, and later ones follow it."""
+    def _snapshot(self) -> Mapping[str, Any]:
+        """Return the keys of a snapshot. Earlier decisions precede it in the chain, and later ones follow it."""
         if self._server is None:
             return NO_MODEL
-        self._server.witness(self._photograph)
-        notes, copy, self._taken, self._copy = self._taken, self._copy, [], b""
+        taken: list[tuple[ServerConfig, State]] = []
+        self._server.witness(partial(self._photograph, taken))
+        notes, self._taken = self._taken, []
         self._note(notes)
-        try:
-            return written(copy)
-        except TypeError as error:  # raised for a foreign policy
-            return {UNRECORDED: str(error)}
+        ((config, state),) = taken
+        return {**described(config, self._server.contract, self._server.brain.limits), **encoded(state)}
 
-    def _photograph(self, brain: ServerBrain) -> ServerBrain:
-        """Copy the core and begin to record it, while the server's lock is held."""
+    def _photograph(self, taken: list[tuple[ServerConfig, State]], brain: ServerBrain) -> ServerBrain:
+        """Take the state of the core and begin to record it, while the server's lock is held."""
         plain = unwitnessed(brain) if self._witnesses else brain
-        self._copy = copied(plain)
+        taken.append((plain.config, state_of(plain)))
         self._taken, self._notes = self._notes, []
         if not self._witnesses and self._server is not None:
             self._counts = Counter(self._server.refused)

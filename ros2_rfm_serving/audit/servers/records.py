@@ -1,58 +1,56 @@
-"""Conversion of notes of a server's decisions into records (docs/audit.md), outside of the server's lock."""
+"""Conversion of a server's decisions into records (docs/audit.md), outside of the server's lock."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.servers import objects
-from ros2_rfm_serving.audit.servers.witness import Note
-from ros2_rfm_serving.server import ServerSnapshot
+from ros2_rfm_serving.audit.servers.witness import INPUTS, Note
+from ros2_rfm_serving.dispatch.waiting import bare
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.server import ServerSnapshot, Work, events
 from ros2_rfm_serving.types import (
+    NO_ROWS,
+    NO_UPDATES,
+    NO_VALUES,
     Array,
     Chunk,
     EngineReply,
     InferenceRequest,
     ObservationRequest,
-    Phases,
+    Plan,
     Reply,
     RequestId,
     SessionGrant,
 )
 
-CALL, REQUEST, BATCH, REPLY = "call", "request", "batch", "reply"
-COUNT = "count"
-"""Call for problems that were counted outside of the decision core, which decided nothing there."""
-KINDS = {"deposit": REQUEST, "unfit": REQUEST, "admitted": REQUEST, "begin": BATCH, "reply": REPLY}
-"""Kinds of the records that are not a mere `call`."""
-ARGS: dict[str, tuple[str, ...]] = {
-    "open_session": ("request",),
-    "close_session": ("robot", "component", "epoch"),
-    "take_new": ("takes",),
-    "refuse_waiting": (),
-    "collect_sessions": ("absent", "now_s"),
-    "reset_episode": ("robot", "component", "epoch", "episode"),
-    "resize": ("batch_size", "max_sessions"),
-    "reconfigure": ("config",),
-    "declare": ("rates_hz",),
-    "charge": ("request", "now_s"),
-    "superseded_early": ("request",),
-    "entered": ("turns", "now_s"),
-    "turn": ("ready", "took_s", "now_s"),
-    "refetches": ("now_s",),
-    "snapshot": ("now_s",),
+EVENT, REQUEST, BATCH, REPLY = "event", "request", "batch", "reply"
+"""Kinds of records with an event: a request that is enqueued or refused, a query for the next batch, an answer, and any other."""
+COUNTS = "counts"
+"""Kind of the record of problems that were counted outside of the decision core, which decided nothing there."""
+KINDS: Mapping[type, str] = {
+    events.RequestEnqueued: REQUEST,
+    events.RequestRejected: REQUEST,
+    events.EnginePolled: BATCH,
+    events.AnswerReceived: REPLY,
 }
-"""Names of the arguments of calls that are recorded as `call`."""
+REFUSED_REQUESTS = frozenset({events.RequestReceived, events.AdmissionChecked})
+"""Events whose records have the kind of a request where they are refused."""
+FIGURES = ("sessions", "waiting", "load")
+"""Figures of the status message that are recorded."""
+Padded = Callable[[int, int], int]
+"""(engine, rows) -> rows that it computes for such a batch."""
 
 
 def image_bytes(note: Note) -> int:
     """Return the size of the images that a note keeps: those of a request, encoded and decoded."""
-    if note.do != "deposit":
+    if note.method != "deposit":
         return 0
     request, observation, _ = note.args
     decoded = sum(image.nbytes for image in request.images.values() if isinstance(image, np.ndarray))
@@ -60,86 +58,100 @@ def image_bytes(note: Note) -> int:
 
 
 def kind_of(note: Note) -> str:
-    refused = note.do == "charge" and isinstance(note.gave, Exception)
-    return REQUEST if refused else KINDS.get(note.do, CALL)
+    kind = INPUTS.get(note.method)
+    if kind is None:
+        return EVENT
+    is_refused = kind in REFUSED_REQUESTS and isinstance(note.answer, Exception)
+    return REQUEST if is_refused else KINDS.get(kind, EVENT)
 
 
-def body_of(note: Note, padded: Callable[[int, int], int] = lambda tier, rows: rows) -> dict[str, Any]:
-    """Return the body of a note's record. `padded`: (tier, rows) -> rows that its engine computes for such a batch."""
-    kind = kind_of(note)
-    if kind == REQUEST:
-        return _request(note)
-    if kind == BATCH:
-        return _batch(note, padded)
-    if kind == REPLY:
-        return _reply(note)
-    return _ended(note) if note.do == "ended" else _call(note)
+def record_of(note: Note, padded: Padded = lambda engine, rows: rows) -> dict[str, Any]:
+    """Return the keys of a note's record. Raises: `TypeError` for a value that cannot be recorded."""
+    event, request = note.event, None
+    if isinstance(event, events.AnswerReceived):
+        request = note.args[0].batch[event.position].request.id
+    time = {} if note.now_s is None else {"now_s": note.now_s}
+    decision = decided(event, note.answer, note.next_poll_s, request)
+    return {"event": codec.plain(without_arrays(event)), **time, **decision, **_measured(note, event, padded)}
 
 
-def _ended(note: Note) -> dict[str, Any]:
-    work, answered, num_failed, now_s = note.args
-    args = {"batch": work.number, "answered": list(answered), "num_failed": num_failed, "now_s": now_s}
-    return {"do": note.do, "args": args, "result": note.gave}
+def decided(event: events.Event, answer: Any, next_poll_s: float, request: RequestId | None) -> dict[str, Any]:
+    """Return the keys of a record that the decision core determines.
+
+    answer: result of the event, or the error that it raised. next_poll_s: `ServerBrain.look_again_s` after it. request: the request
+    that an `AnswerReceived` is about.
+    """
+    told = {} if request is None else {"request": codec.plain(request)}
+    if isinstance(event, events.EnginePolled):
+        told["next_poll_s"] = codec.number(next_poll_s)
+    if not isinstance(answer, Exception):
+        return {**told, "result": _result(event, answer)}
+    counter = {"counter": answer.kind} if isinstance(answer, BadMessageError) else {}
+    return {**told, "raised": codec.raised(answer), **counter}
 
 
-def _call(note: Note) -> dict[str, Any]:
-    args = {name: _arg(value) for name, value in zip(ARGS[note.do], note.args, strict=True)}
-    if isinstance(note.gave, Exception):
-        return {"do": note.do, "args": args, "raised": words(note.gave)}
-    return {"do": note.do, "args": args, "result": _result(note)}
+def _result(event: events.Event, answer: Any) -> Any:
+    if type(event) in REFUSED_REQUESTS:  # the session, which is part of the core
+        return None
+    if isinstance(answer, Work):
+        ids = [codec.plain(waiting.request.id) for waiting in answer.batch]
+        return {"batch": answer.number, "requests": ids, "is_whole": answer.whole}
+    if isinstance(event, events.AnswerReceived):
+        return None if answer is None else _reply(answer)
+    if isinstance(answer, SessionGrant):
+        return {"session_epoch": answer.session_epoch, "warnings": list(answer.warnings)}
+    if isinstance(answer, ServerSnapshot):
+        return {name: codec.plain(getattr(answer, name)) for name in FIGURES}
+    return codec.plain(tuple(answer) if isinstance(answer, list) else answer)
 
 
-def _arg(value: Any) -> Any:
-    return objects.plain(dict(value) if isinstance(value, dict) else value)
+def _reply(reply: Reply) -> dict[str, Any]:
+    """Return what is decided about a reply; its answer and its outlook are part of the event."""
+    names = ("server", "model_hash", "stamp_ns")
+    found = {**{name: getattr(reply, name) for name in names}, "served": codec.plain(reply.served)}
+    if isinstance(reply, Chunk):
+        names = ("execution_horizon", "inference_delay_steps", "ended_with")
+        found |= {name: getattr(reply, name) for name in names}
+    return found | ({"subgoals": list(reply.subgoals)} if isinstance(reply, Plan) else {})
 
 
-def _result(note: Note) -> Any:
-    if isinstance(note.gave, SessionGrant):
-        return {"session_epoch": note.gave.session_epoch, "warnings": list(note.gave.warnings)}
-    if isinstance(note.gave, ServerSnapshot):
-        return {name: getattr(note.gave, name) for name in ("sessions", "waiting", "load")}
-    return None if note.do == "charge" else objects.plain(tuple(note.gave) if isinstance(note.gave, list) else note.gave)
+# --- arrays and images, which no decision reads ---
 
 
-def words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def without_arrays(event: events.Event) -> events.Event:
+    """Return an event as it is recorded: of states, prefixes and chunks only the numbers of rows remain, which decisions read."""
+    if isinstance(event, events.RequestEnqueued):
+        return events.RequestEnqueued(_request(event.request), _observation(event.observation))
+    if isinstance(event, events.AnswerReceived) and event.answer is not None:
+        return events.AnswerReceived(event.batch, event.position, _answer(event.answer), event.outlook)
+    return event
 
 
-# --- requests ---
+def _request(request: InferenceRequest) -> InferenceRequest:
+    terms = (request.conditioning, request.guidance, request.horizon, request.pipelining, request.num_steps, request.decoding_s)
+    return bare(request.id, request.instruction, request.inference_delay_steps, len(request.prefix_model), *terms)
 
 
-def _request(note: Note) -> dict[str, Any]:
-    body: dict[str, Any] = {"do": note.do}
-    if note.do == "deposit":
-        body |= _deposited(*note.args)
-    else:
-        body |= {"id": objects.plain(note.args[0])}
-        body |= {"now_s": note.args[1]} if note.do == "charge" else {}
-    if note.do == "unfit":
-        return body | {"refused": note.args[1], "problem": note.args[2]}
-    if isinstance(note.gave, Exception):
-        return body | {"refused": getattr(note.gave, "kind", ""), "problem": words(note.gave)}
-    return body | {"supersedes": note.gave}
+def _observation(observation: ObservationRequest) -> ObservationRequest:
+    return replace(observation, state=NO_VALUES, prefix_model=NO_ROWS, prefix_robot=NO_ROWS)
 
 
-def _deposited(request: InferenceRequest, observation: ObservationRequest, now_s: float) -> dict[str, Any]:
-    return {
-        "id": objects.plain(request.id),
-        "now_s": now_s,
-        "stamp_ns": observation.stamp_ns,
-        "instruction": request.instruction,
-        "inference_delay_steps": request.inference_delay_steps,
-        "prefix_rows": len(request.prefix_model),
-        **({DECODING: request.decoding_s} if request.decoding_s else {}),
-        "report": objects.plain(observation.report),
-        "noise": noise_of(request.id),
-        "images": {image.camera: _image(image.data) for image in observation.images},
-        "inputs": inputs_of(observation),
-    }
+def _answer(answer: EngineReply) -> EngineReply:
+    model, robot = (np.empty((len(rows), 0), np.float32) for rows in (answer.chunk_model, answer.chunk_robot))
+    return replace(answer, chunk_model=model, chunk_robot=robot, updates=NO_UPDATES)
 
 
-def _image(data: bytes | memoryview) -> dict[str, Any]:
-    return {"sha256": codec.digest(data), "size": len(data)}
+def _measured(note: Note, event: events.Event, padded: Padded) -> dict[str, Any]:
+    """Return the keys of a record that the decision core does not determine: digests of arrays, and what engines compute."""
+    if isinstance(event, events.RequestEnqueued):
+        return {"inputs_digest": inputs_of(event.observation), "noise_seed": noise_of(event.request.id)}
+    if isinstance(event, events.EnginePolled) and isinstance(note.answer, Work):
+        return {"padded_rows": padded(event.engine, len(note.answer.batch))}
+    if isinstance(event, events.AnswerReceived) and isinstance(note.answer, Chunk) and event.answer is not None:
+        updates = event.answer.updates
+        chunk = digest_of(note.answer.chunk_model, note.answer.chunk_robot)
+        return {"chunk_digest": chunk, "updates_digest": digest_of(updates) if updates.size else ""}
+    return {}
 
 
 def noise_of(request: RequestId) -> list[int]:
@@ -158,50 +170,3 @@ def digest_of(*arrays: Array) -> str:
         digest.update(repr(array.shape).encode())
         digest.update(np.ascontiguousarray(array, np.float32).tobytes())
     return digest.hexdigest()[:32]
-
-
-# --- batches and replies ---
-
-
-def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
-    (tier, now_s), work = note.args, note.gave
-    ids = [objects.plain(waiting.request.id) for waiting in work.batch] if work else []
-    body = {"batch": work.number if work else 0, "tier": tier, "now_s": now_s, "ids": ids}
-    body |= {"whole": True} if work and work.whole else {}
-    return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": objects.plain(note.look_again_s)}
-
-
-PHASES, DECODING = Phases.__slots__, "decoding_s"
-
-
-def _reply(note: Note) -> dict[str, Any]:
-    work, row, answer, _ = note.args
-    reply: Reply | None = note.gave
-    body: dict[str, Any] = {"batch": work.number, "row": row, "id": objects.plain(work.batch[row].request.id)}
-    if reply is None:
-        return body | {"outcome": "nobody is there any more" if answer else "failed"}
-    body |= {"outcome": "answered", "server": reply.server, "model_hash": reply.model_hash, "stamp_ns": reply.stamp_ns}
-    unknown = (*(() if reply.served.solver_steps else PHASES), *(() if reply.served.decoding_s else (DECODING,)))
-    body |= {name: getattr(reply.served, name) for name in reply.served.__slots__ if name not in unknown}
-    assert answer is not None
-    return body | (_chunk(reply, answer) if isinstance(reply, Chunk) else _text(answer, reply))
-
-
-def _chunk(reply: Chunk, answer: EngineReply) -> dict[str, Any]:
-    elsewhere = bool(answer.execution_horizon or answer.confidence.size)
-    return {
-        "execution_horizon": reply.execution_horizon,
-        "confidence": objects.plain(reply.confidence),
-        "by": "engine" if elsewhere else "updates" if answer.updates.size else "nothing",
-        "updates": digest_of(answer.updates) if answer.updates.size else "",
-        "inference_delay_steps": reply.inference_delay_steps,
-        **({} if reply.ended_with is None else {"ended_with": reply.ended_with}),
-        "chunk": digest_of(reply.chunk_model, reply.chunk_robot),
-        "chunk_rows": len(reply.chunk_robot),
-    }
-
-
-def _text(answer: EngineReply, reply: Reply) -> dict[str, Any]:
-    said = {"verdict": answer.verdict, "text": answer.text, "score": objects.plain(answer.score)}
-    subgoals: Sequence[str] = getattr(reply, "subgoals", ())
-    return said | ({"subgoals": list(subgoals)} if subgoals else {})

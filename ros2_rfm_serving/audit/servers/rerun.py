@@ -80,17 +80,17 @@ class Rerun:
             chain.result.say(f"a record cannot be read: {error}; see `rfm audit verify`")
             chain.gap()
 
-    def _engine(self, made_of: Mapping[str, Any]) -> Engine:
-        """Return the engine for a chain. Raises: `RfmError` when it cannot be built."""
-        parts = made_of["engine"], made_of["contract"], made_of["config"]["batch_size"]
+    def _engine(self, begin: Mapping[str, Any]) -> Engine:
+        """Return the engine for a chain, by its first record. Raises: `RfmError` when it cannot be built."""
+        parts = begin["engine"], begin["contract"], begin["config"]["batch_size"]
         key = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
         if key not in self._engines:
-            self._engines[key] = build(made_of, self._models)
+            self._engines[key] = build(begin, self._models)
         return self._engines[key]
 
     def _say(self, result: Inferred, record: Mapping[str, Any]) -> None:
-        if record.get("kind") == "begin" and record.get("made_of"):
-            for difference in differences(record["made_of"].get("engine") or {}):
+        if record.get("kind") == "begin" and record.get("engine"):
+            for difference in differences(record["engine"]):
                 result.say(difference)
 
     def _measure(self) -> None:

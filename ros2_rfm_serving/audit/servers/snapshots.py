@@ -1,52 +1,64 @@
-"""State of a server's brain at one instant; the server's lock is held only for a copy in memory."""
+"""Recorded form of a server's decision core at one instant."""
 
 from __future__ import annotations
 
-import copyreg
-import io
-import pickle
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ros2_rfm_serving.audit.servers import objects
-from ros2_rfm_serving.dispatch.waiting import bare
-from ros2_rfm_serving.server import ServerBrain
-from ros2_rfm_serving.server.sessions import Sessions
-from ros2_rfm_serving.server.tiers import Lane
-from ros2_rfm_serving.types import InferenceRequest
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.errors import RfmError, UnrecordableError
+from ros2_rfm_serving.server import ServerBrain, ServerConfig
+from ros2_rfm_serving.server.tiers import EngineLimits
+from ros2_rfm_serving.types import ModelContract
 
-UNRECORDED = "unrecorded"
-"""Key of the reason why the recording has no brain."""
+PARTS = ("config", "contract", "limits", "state")
+"""Keys of a snapshot; each is null where no model is loaded."""
+UNRECORDABLE = "unrecordable"
+"""Key of the reason why a snapshot has no state."""
+NO_MODEL: Mapping[str, Any] = dict.fromkeys(PARTS)
 
-
-def copied(brain: ServerBrain) -> bytes:
-    """Return a copy for `written` alone. Raises: any error of a policy that cannot be copied."""
-    file = io.BytesIO()
-    pickler = pickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = {**copyreg.dispatch_table, InferenceRequest: _of_request, Lane: _of_lane, Sessions: _of_sessions}
-    pickler.dump(brain)
-    return file.getvalue()
+State = Mapping[str, Any] | UnrecordableError
+"""State of a core, or the reason why it has none that can be recorded."""
 
 
-def written(copy: bytes) -> Any:
-    """Return a copy that was made in this process, in the form of `objects.py`. Raises: `TypeError` for a foreign policy."""
-    return objects.whole(pickle.loads(copy))
+def state_of(core: ServerBrain) -> State:
+    """Return the state of a core, which shares no mutable part with it."""
+    try:
+        return core.state()
+    except UnrecordableError as error:
+        return error
 
 
-def _of_request(request: InferenceRequest) -> Any:
-    how = (request.conditioning, request.guidance, request.horizon, request.pipelining, request.num_steps)
-    told = (request.id, request.instruction, request.inference_delay_steps, len(request.prefix_model))
-    return bare, (*told, *how, request.decoding_s)
+def described(config: ServerConfig, contract: ModelContract, limits: Sequence[EngineLimits]) -> dict[str, Any]:
+    """Return what `ServerBrain.from_state` needs beside a state, for JSON."""
+    return {"config": codec.plain(config), "contract": codec.plain(contract), "limits": codec.plain(tuple(limits))}
 
 
-def _of_lane(lane: Lane) -> Any:
-    """Return the reduced lane without its engine."""
-    return _object(Lane, {**vars(lane), "engine": None, "running": None})
+def encoded(state: State) -> dict[str, Any]:
+    """Return the keys of a snapshot that have the state, for JSON: `state`, and where it cannot be recorded, the reason."""
+    if isinstance(state, UnrecordableError):
+        return {"state": None, UNRECORDABLE: str(state)}
+    try:
+        return {"state": codec.plain(state)}
+    except TypeError as error:  # of a foreign policy
+        return {"state": None, UNRECORDABLE: str(error)}
 
 
-def _of_sessions(sessions: Sessions) -> Any:
-    """Return the reduced sessions without ended ones that were not yet reported to engines."""
-    return _object(Sessions, {**vars(sessions), "_ended": []})
+def snapshot_of(core: ServerBrain) -> dict[str, Any]:
+    """Return the keys of a snapshot of a core, for JSON."""
+    return {**described(core.config, core.contract, core.limits), **encoded(state_of(core))}
 
 
-def _object(kind: type, state: dict[str, Any]) -> Any:
-    return object.__new__, (kind,), state
+def restored(snapshot: Mapping[str, Any]) -> ServerBrain | None:
+    """Return the core of a snapshot record; None: no model was loaded.
+    Raises: `RfmError` for a snapshot without a state, and for values that this version does not record."""
+    if UNRECORDABLE in snapshot:
+        raise RfmError(str(snapshot[UNRECORDABLE]))
+    if all(name in snapshot and snapshot[name] is None for name in PARTS):
+        return None
+    config, contract, limits, state = (codec.value(snapshot.get(name)) for name in PARTS)
+    if not (isinstance(config, ServerConfig) and isinstance(contract, ModelContract) and isinstance(state, dict)):
+        raise RfmError("it is no snapshot of a server")
+    if not isinstance(limits, tuple) or not all(isinstance(each, EngineLimits) for each in limits):
+        raise RfmError("it is no snapshot of a server: `limits` has no limits of engines")
+    return ServerBrain.from_state(config, contract, limits, state)

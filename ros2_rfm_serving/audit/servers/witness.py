@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import ServerBrain
+from ros2_rfm_serving.server import ServerBrain, Work, events
 
-DECISIONS = (
-    "open_session",
-    "close_session",
-    "take_new",
-    "refuse_waiting",
-    "collect_sessions",
-    "reset_episode",
-    "resize",
-    "reconfigure",
-    "declare",
-    "charge",
-    "unfit",
-    "deposit",
-    "superseded_early",
-    "begin",
-    "entered",
-    "turn",
-    "refetches",
-    "ended",
-    "reply",
-    "snapshot",
+INPUTS: Mapping[str, type] = MappingProxyType(
+    {
+        "open_session": events.SessionRequested,
+        "close_session": events.SessionClosed,
+        "refuse_waiting": events.QueueCleared,
+        "collect_sessions": events.LivenessChecked,
+        "reset_episode": events.EpisodeStarted,
+        "resize": events.LimitsChanged,
+        "reconfigure": events.ServerConfigurationChanged,
+        "declare": events.RatesScheduled,
+        "admitted": events.AdmissionChecked,
+        "charge": events.RequestReceived,
+        "unfit": events.RequestRejected,
+        "deposit": events.RequestEnqueued,
+        "superseded_early": events.RequestSuperseded,
+        "begin": events.EnginePolled,
+        "entered": events.BatchesPerceived,
+        "turn": events.SolverStepPolled,
+        "refetches": events.RefetchPolled,
+        "ended": events.BatchEnded,
+        "reply": events.AnswerReceived,
+        "snapshot": events.FiguresRequested,
+    }
 )
-"""Calls of a `ServerBrain` that change it, or that matter for later questions."""
-REFUSALS = ("admitted",)
-"""Calls that are noted only when they refuse, because otherwise they change nothing."""
+"""Method of a `ServerBrain` -> its event, whose fields are the arguments in their order, without the time."""
+DRAIN = "take_new"
+"""Method with one event for each value of its argument."""
+TIMED = frozenset({"collect_sessions", "charge", "deposit", "begin", "entered", "turn", "refetches", "ended", "snapshot"})
+"""Methods whose last argument is the time."""
+REFUSALS = frozenset({"admitted"})
+"""Methods that are recorded only when they refuse, because otherwise they change nothing."""
 
 
 class Note(NamedTuple):
@@ -41,11 +47,33 @@ class Note(NamedTuple):
 
     t: float
     """Time after the decision by the writer's clock."""
-    do: str
+    method: str
     args: tuple[Any, ...]
-    gave: Any
-    """Result of the call, or the `RfmError` that it raised."""
-    look_again_s: float
+    answer: Any
+    """Result of the call, or the error that it raised."""
+    next_poll_s: float
+    """`ServerBrain.look_again_s` after the decision."""
+
+    @property
+    def event(self) -> events.Event:
+        """Return the call as an event."""
+        if self.method == DRAIN:
+            return events.DrainCanceled() if self.args[0] else events.DrainStarted()
+        args = self.args[:-1] if self.method in TIMED else self.args
+        event: events.Event = INPUTS[self.method](*map(_field_of, args))
+        return event
+
+    @property
+    def now_s(self) -> float | None:
+        """Return the time of the event; None: it has none."""
+        return self.args[-1] if self.method in TIMED else None
+
+
+def _field_of(value: Any) -> Any:
+    """Return an argument of a call as an event has it."""
+    if isinstance(value, Work):
+        return value.number
+    return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 
 
 class Witness:
@@ -53,28 +81,23 @@ class Witness:
 
     def __init__(self, brain: ServerBrain, clock: Callable[[], float], note: Callable[[Note], None]) -> None:
         self.brain, self._clock, self._note = brain, clock, note
-        for do in DECISIONS:
-            setattr(self, do, partial(self._noted, do, getattr(brain, do)))
-        for do in REFUSALS:
-            setattr(self, do, partial(self._refusals, do, getattr(brain, do)))
+        for method in (*INPUTS, DRAIN):
+            record = self._refusals if method in REFUSALS else self._noted
+            setattr(self, method, partial(record, method, getattr(brain, method)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.brain, name)
 
-    def _noted(self, do: str, decide: Callable[..., Any], *args: Any) -> Any:
-        try:
-            gave = decide(*args)
-        except RfmError as error:
-            self._note(Note(self._clock(), do, args, error, 0.0))
-            raise
-        self._note(Note(self._clock(), do, args, gave, self.brain.look_again_s))
-        return gave
+    def _noted(self, method: str, decide: Callable[..., Any], *args: Any) -> Any:
+        answer = self._refusals(method, decide, *args)
+        self._note(Note(self._clock(), method, args, answer, self.brain.look_again_s))
+        return answer
 
-    def _refusals(self, do: str, decide: Callable[..., Any], *args: Any) -> Any:
+    def _refusals(self, method: str, decide: Callable[..., Any], *args: Any) -> Any:
         try:
             return decide(*args)
-        except RfmError as error:
-            self._note(Note(self._clock(), do, args, error, 0.0))
+        except Exception as error:
+            self._note(Note(self._clock(), method, args, error, self.brain.look_again_s))
             raise
 
 

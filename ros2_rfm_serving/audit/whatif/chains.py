@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -53,27 +53,23 @@ def chains_of(pages: Iterable[Page]) -> list[Chain]:
 
 
 def first(found: Any, kind: type[T]) -> T | None:
-    """Return the first value of a class in the codec's output, at any depth. Raises: `RfmError` when it cannot be read."""
-    name = codec.NAMES[kind]
-    return read_as(kind, first_raw(found, lambda tag: tag == name), codec.value)
-
-
-def read_as(kind: type[T], raw: Any, read: Callable[[Any], Any]) -> T | None:
-    """Return a recorded value of a class; None without one. Raises: `RfmError` when it has another class."""
+    """Return the first value of a class in the codec's output, at any depth; None without one.
+    Raises: `RfmError` when it cannot be read."""
+    raw = _first_raw(found, codec.NAMES[kind])
     if raw is None:
         return None
-    value = read(raw)
+    value = codec.value(raw)
     if not isinstance(value, kind):
         raise RfmError(f"no {kind.__name__} of a recording: {value!r:.80}")
     return value
 
 
-def first_raw(found: Any, is_wanted: Callable[[str], bool]) -> Any:
-    """Return the first object with a wanted tag in its recorded form, at any depth; None without one."""
+def _first_raw(found: Any, name: str) -> Any:
+    """Return the first object of a class in its recorded form, at any depth; None without one."""
     if isinstance(found, dict):
-        if is_wanted(str(found.get("~", ""))):
+        if found.get("~") == name:
             return found
         inner: Sequence[Any] = list(found.values())
     else:
         inner = found if isinstance(found, list) else ()
-    return next((one for value in inner if (one := first_raw(value, is_wanted)) is not None), None)
+    return next((one for value in inner if (one := _first_raw(value, name)) is not None), None)

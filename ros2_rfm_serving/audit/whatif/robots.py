@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.robots.records import STEP
 from ros2_rfm_serving.audit.robots.replay import event_of
 from ros2_rfm_serving.audit.whatif.case import Answered, Carried, RobotCase, Ticked, TimedEvent
 from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
@@ -119,7 +120,7 @@ class RobotRead:
         if sensors is not None:
             ages = (record["t"] - sensors["state_s"], record["t"] - sensors["images_s"], sensors["skew_s"])
         self.ticks.append(Ticked(at_s, *ages, event["may_act"]))
-        if why.get("by") == "row":
+        if why.get("source") == STEP:
             self.log.executed.append((at_s, why["staleness_s"]))
         for request in record.get("requests", ()):
             key = (self.config.name, request["component"], request["session_epoch"], request["sequence"])

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import numpy as np
 
-from ros2_rfm_serving.audit.servers import objects
+from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.whatif.case import Batch, Outage, ServerCase
-from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first_raw, read_as
+from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
 from ros2_rfm_serving.audit.whatif.robots import Key
 from ros2_rfm_serving.dispatch import CONTINUOUS
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
 
-T = TypeVar("T")
 SILENT_S = 2.0
 """Time without a status `READY` after which a server counts as out of order; its status is due every 0.5 s."""
 STATUS_S = 0.5
@@ -50,15 +48,16 @@ class ServerRead:
     def read(self, chain: Chain) -> None:
         self._running.clear()
         self._ended_s = -math.inf
-        for _, record in chain.of("request", "batch", "call"):
+        for _, record in chain.of("request", "batch", "event"):
+            name = record["event"]["~"]
             if record["kind"] == "request":
                 self._request(record)
             elif record["kind"] == "batch":
                 self._begun(record)
-            elif record["do"] == "reconfigure":
-                self.reconfigured |= self._is_another(objects.value(record["args"]["config"]))
-            elif record["do"] == "ended":
-                self._ended(record["args"], chain)
+            elif name == "ServerConfigurationChanged":
+                self.reconfigured |= self._is_another(codec.value(record["event"]["config"]))
+            elif name == "BatchEnded":
+                self._ended(record, chain)
 
     def case(self, placement: Placement, outages: Sequence[Outage]) -> ServerCase:
         return ServerCase(
@@ -77,30 +76,33 @@ class ServerRead:
         return self._given is not None and replace(config, first_epoch=self._given.first_epoch) != self._given
 
     def _request(self, record: Record) -> None:
-        key = key_of(record["id"])
+        request = record["event"]["request"]
+        key = key_of(request.get("id", request))
         self.arrived.add(key)
-        if record["do"] == "deposit" and "refused" not in record:
+        if record["event"]["~"] == "RequestEnqueued" and "raised" not in record:
             self._deposited_s[key] = record["t"]
             self.intakes_s.append(record["t"] - record["now_s"])
 
     def _begun(self, record: Record) -> None:
-        self.overflowed += bool(record["tier"] and record["ids"])
-        if record["tier"] or not record["ids"]:
+        batch, engine = record["result"], record["event"]["engine"]
+        self.overflowed += bool(engine and batch)
+        if engine or not batch:
             return
         continuous = self.config.max_concurrent > 1
-        size = len(self._running) + 1 if continuous else record["padded"] or len(record["ids"])
-        self._running[record["batch"]] = record, size
-        waited = all(self._deposited_s.get(key_of(one), math.inf) <= self._ended_s for one in record["ids"])
+        size = len(self._running) + 1 if continuous else record["padded_rows"]
+        self._running[batch["batch"]] = record, size
+        waited = all(self._deposited_s.get(key_of(one), math.inf) <= self._ended_s for one in batch["requests"])
         if waited and not continuous:
             self.pauses_s.append(record["now_s"] - self._ended_s)
 
-    def _ended(self, args: Record, chain: Chain) -> None:
-        if args["batch"] not in self._running:
+    def _ended(self, record: Record, chain: Chain) -> None:
+        number = record["event"]["batch"]
+        if number not in self._running:
             return
-        begun, size = self._running.pop(args["batch"])
-        self._ended_s = args["now_s"]
-        seconds = args["now_s"] - begun["now_s"]
-        self.batches.append(Batch(chain.at_s(begun["now_s"]), len(begun["ids"]), size, seconds))
+        begun, size = self._running.pop(number)
+        self._ended_s = record["now_s"]
+        seconds = record["now_s"] - begun["now_s"]
+        self.batches.append(Batch(chain.at_s(begun["now_s"]), len(begun["result"]["requests"]), size, seconds))
 
 
 def key_of(found: Mapping[str, object]) -> Key:
@@ -114,14 +116,10 @@ def servers_of(chains: Iterable[Chain]) -> dict[str, ServerRead]:
         if chain.role != "server":
             continue
         recorded = [record for record in chain.records if record["kind"] in ("begin", "snapshot")]
-        config, contract = _first(recorded, ServerConfig), _first(recorded, ModelContract)
+        config, contract = first(recorded, ServerConfig), first(recorded, ModelContract)
         if config is not None and contract is not None:
             found.setdefault(config.name, ServerRead(side_by_side(config, contract), contract, _given=config)).read(chain)
     return found
-
-
-def _first(found: Any, kind: type[T]) -> T | None:
-    return read_as(kind, first_raw(found, lambda tag: tag.endswith(f":{kind.__name__}")), objects.value)
 
 
 def side_by_side(config: ServerConfig, contract: ModelContract) -> ServerConfig:

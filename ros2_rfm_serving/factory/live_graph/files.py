@@ -58,7 +58,7 @@ def robot_text(proposal: Proposal, seen: str) -> str:
     lines = [
         f"# Parameters of robot_node for {proposal.robot}, written by `rfm connect`: {seen}.",
         "# Each line says where its value comes from. `rfm connect --check` compares this file with the graph;",
-        "# docs/integrate.md explains every key.",
+        "# docs/reference/integrate.md explains every key.",
         "/**:",
         "  ros__parameters:",
     ]

@@ -120,7 +120,7 @@ def refused_readings(look: Look) -> Iterator[Finding]:
                         f"{robot} receives messages for {sensor} and refuses them: {problem}",
                         *_refused_so_far(sensor, counts[sensor]),
                     ),
-                    mend="the sections State and Cameras of docs/integrate.md list what a robot accepts, and how to change it",
+                    mend="State and Cameras in docs/reference/integrate.md list what a robot accepts, and how to change it",
                 )
 
 
@@ -185,7 +185,7 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
                 evidence=(f"{robot} reports: {problem}",),
                 mend=(
                     "start the controller, or correct `sink`, `sink_topic`, `sink_joints` or the controller's parameters: "
-                    f"`rfm topic list {topic}` shows who subscribes, and Controllers in docs/integrate.md"
+                    f"`rfm topic list {topic}` shows who subscribes, and Controllers in docs/reference/integrate.md"
                 ),
             )
 

@@ -99,7 +99,7 @@ def unknown_start(look: Look) -> Iterator[Finding]:
             cause="unknown start",
             about=robot,
             evidence=(f"{robot} does not begin: {problem}",),
-            mend="correct what it names in the robot's file: the sections State and Limits of docs/integrate.md",
+            mend="correct what it names in the robot's file: the sections State and Limits of docs/reference/integrate.md",
         )
 
 

@@ -41,7 +41,7 @@ Values = npt.NDArray[np.float64]
 BRIDGE_PERIODS, BRIDGE_UPDATES, BRIDGE_S = 0.5, 3.0, 0.05
 """Least distance of a trajectory's first point, in control periods, updates of the controller, and seconds. On the way there the
 controller makes up for the delay of the message, and for the phase of its cycle. If that differs by d from one trajectory to the
-next, the acceleration at a velocity v changes by up to 6 v d / bridge^2; docs/integrate.md has figures."""
+next, the acceleration at a velocity v changes by up to 6 v d / bridge^2; docs/measurements/robots.md has figures."""
 FREE_PERIODS = 1.5
 """Periods from the first point that is sent to the first control point that may change: it moves only knots after that."""
 LONGEST_LEAD_IN_S = 0.5

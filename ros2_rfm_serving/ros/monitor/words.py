@@ -8,6 +8,7 @@ from typing import Any
 
 from rclpy.node import Node
 
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
@@ -23,7 +24,7 @@ class Words:
     def note(self, said: Mapping[str, Any]) -> None:
         """Record a command with the page's fields: who, address, action, target, task, outcome, message."""
         with self._lock:
-            self._topic.journal.note("person", clock(), _word, said, urgent=True)
+            self._topic.journal.note(OPERATOR_COMMAND, clock(), _word, said, urgent=True)
 
     def close(self) -> None:
         self._topic.close()
@@ -32,8 +33,8 @@ class Words:
 def _word(said: Mapping[str, Any]) -> Mapping[str, Any]:
     what = " ".join(filter(None, (said["action"], said["target"], said["task"])))
     return {
-        "what": what,
-        "who": said["who"],
+        "command": what,
+        "operator": said["who"],
         "address": said["address"],
         "answer": said["message"],
         "done": said["outcome"] == "done",

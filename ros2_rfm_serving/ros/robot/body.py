@@ -18,6 +18,7 @@ from rclpy.qos import QoSProfile
 from rfm_serving import msg
 from sensor_msgs.msg import JointState
 
+from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
@@ -374,8 +375,8 @@ class RobotBody:
 
     def _note_person(self, what: str, answer: str, done: bool) -> None:
         """Record an operator's command; ROS does not tell the caller's identity."""
-        said = {"what": what, "who": "", "answer": answer, "done": done}
-        self._audit.journal.note("person", clock(), lambda: said, urgent=True)
+        said = {"command": what, "operator": "", "answer": answer, "done": done}
+        self._audit.journal.note(OPERATOR_COMMAND, clock(), lambda: said, urgent=True)
 
     def _sensors(self) -> Sensors | None:
         images, reader = self._cameras.images, self._reader

@@ -1,6 +1,6 @@
 """Declaration of every parameter of a robot: default, description, range, and when it may change.
 
-`settings.py` reads the parameters; docs/integrate.md explains them.
+`settings.py` reads the parameters; docs/reference/integrate.md explains them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.chain import Chain, Page, format_of
+from ros2_rfm_serving.audit.chain import FORMAT, Chain, Page
 from ros2_rfm_serving.robot import Sensors
 from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
 
@@ -34,7 +34,7 @@ class Log:
 
     def __post_init__(self) -> None:
         self.chain = Chain(self.writer, self.run)
-        begun = {"role": self.role, "format": format_of(self.writer), "stamp": EPOCH_S + self.begins_s, "versions": {}}
+        begun = {"role": self.role, "format": FORMAT, "stamp": EPOCH_S + self.begins_s, "versions": {}}
         self.note("begin", self.begins_s, **begun, **self.more, after=None)
 
     def note(self, kind: str, t_s: float, **body: Any) -> None:
@@ -68,13 +68,19 @@ def readings(t_s: float, state: float = 0.0, images: tuple[EncodedImage, ...] | 
 
 def request(sequence: int, episode: int = 1, component: str = "system1", **more: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"server": "server_1", "component": component, "session_epoch": 3, "episode": episode}
-    asked = {"sequence": sequence, "instruction": "push it", "inference_delay_steps": 2, "prefix_rows": 4, "prefix": "p" * 64}
+    asked = {
+        "sequence": sequence,
+        "instruction": "push it",
+        "inference_delay_steps": 2,
+        "prefix_steps": 4,
+        "prefix_digest": "p" * 64,
+    }
     return told | asked | {"report": None, "episode_start": sequence == 1} | more
 
 
 def row(index: int, sequence: int, episode: int = 1, **more: Any) -> dict[str, Any]:
     chunk = {"session_epoch": 3, "episode": episode, "sequence": sequence, "server": "server_1", "model_hash": "abc123"}
-    return {"by": "row", "row": index, "chunk": chunk, "staleness_s": 0.2} | more
+    return {"source": "step", "step": index, "chunk": chunk, "staleness_s": 0.2} | more
 
 
 def control_tick(read: dict[str, Any] | None) -> dict[str, Any]:
@@ -89,7 +95,11 @@ READ: dict[str, Any] = {}
 def tick(log: Log, t_s: float, command: Any, why: dict[str, Any], sensors: dict[str, Any] | None = READ, **more: Any) -> None:
     event = control_tick(readings(t_s + log.ahead_s, t_s) if sensors is READ else sensors)
     plain = None if command is None else codec.plain(np.asarray(command, np.float32))
-    log.note("tick", t_s, **({"event": event, "command": plain, "why": why, "requests": [], "opens": [], "resets": []} | more))
+    log.note(
+        "tick",
+        t_s,
+        **({"event": event, "command": plain, "why": why, "requests": [], "session_requests": [], "episode_resets": []} | more),
+    )
 
 
 def chunk(sequence: int, robot_name: str = "push_1", episode: int = 1) -> Chunk:

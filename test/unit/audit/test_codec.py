@@ -8,6 +8,7 @@ import enum
 import math
 import random
 import typing
+from collections import deque
 from types import MappingProxyType
 from typing import Any
 
@@ -18,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.values import EVENTS, RECORDED, VALUES
+from ros2_rfm_serving.audit.values import RECORDED, ROBOT_EVENTS, SERVER_EVENTS, VALUES
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Tick, events
+from ros2_rfm_serving.server import events as server_events
 from ros2_rfm_serving.types import EncodedImage, ExecutionReport, ObservationRequest, RequestId, RobotState
 from test.unit.fakes import CONTRACT
 from test.unit.robot.robots import CONFIG
@@ -36,7 +38,21 @@ def back(value: object, **more: Any) -> Any:
     return codec.value(stored(value), **more)
 
 
-VALUES_OF_PYTHON = [None, True, 7, 2**64 - 1, "é", 0.1, math.inf, -math.inf, (1, (2.5, "x")), [1, 2], {"a": 1}, {("a", 1): 2}]
+VALUES_OF_PYTHON = [
+    None,
+    True,
+    7,
+    2**64 - 1,
+    "é",
+    0.1,
+    math.inf,
+    -math.inf,
+    (1, (2.5, "x")),
+    [1, 2],
+    {"a": 1},
+    {("a", 1): 2},
+    deque([1, (2, 3)], 4),
+]
 OTHERS = [{"~": 1}, {1, 2}, frozenset({3}), b"short", ID, RobotState.DEAD, ExecutionReport(remaining_s=-0.25), CONFIG]
 
 
@@ -185,15 +201,16 @@ def test_garbage_is_refused_and_does_nothing(found: object) -> None:
 
 
 def test_a_name_has_one_class_and_a_class_has_one_name() -> None:
-    assert len(set(RECORDED.values())) == len(RECORDED) == len(EVENTS) + len(VALUES)
+    assert len(set(RECORDED.values())) == len(RECORDED) == len(ROBOT_EVENTS) + len(SERVER_EVENTS) + len(VALUES)
     for name, kind in RECORDED.items():
         assert name.isidentifier() and name[0].isupper() and name not in codec.CONTAINERS
         assert dataclasses.is_dataclass(kind) or issubclass(kind, (enum.Enum, tuple))
 
 
 def test_every_event_has_its_name() -> None:
-    assert set(EVENTS.values()) == set(typing.get_args(events.Event))
-    assert all(name == kind.__name__ for name, kind in EVENTS.items())
+    for known, room in ((ROBOT_EVENTS, events), (SERVER_EVENTS, server_events)):
+        assert set(known.values()) == set(typing.get_args(room.Event))
+        assert all(name == kind.__name__ for name, kind in known.items())
 
 
 def parts_of(kind: Any) -> set[type]:
@@ -216,7 +233,7 @@ def test_every_part_of_a_recorded_value_has_a_name(name: str) -> None:
 def test_the_table_has_no_more_than_what_is_recorded() -> None:
     """Events, decisions and configurations with all that they hold; `test_snapshots.py` restores the values of snapshots."""
     reached: set[type] = set()
-    todo: list[Any] = [*EVENTS.values(), RobotConfig, Tick]
+    todo: list[Any] = [*ROBOT_EVENTS.values(), *SERVER_EVENTS.values(), RobotConfig, Tick]
     while todo:
         kind = todo.pop()
         if kind not in reached:
@@ -226,4 +243,5 @@ def test_the_table_has_no_more_than_what_is_recorded() -> None:
                 todo += set().union(*(parts_of(hints[field]) for field in codec.field_names(kind)))
     others = {name for name, kind in RECORDED.items() if kind not in reached}
     snapshots = {"Admission", "ChunkOrigin", "CommandSource", "ConnectionState", "ModelIdentity", "RequestInFlight", "TaskResult"}
-    assert others == {"RobotState", "ScheduleAnswer", "TaskPhase", *snapshots}
+    servers = {"EngineLimits", "Interval", "SolverStepDecision"}
+    assert others == {"RobotState", "ScheduleAnswer", "TaskPhase", *snapshots, *servers}

@@ -30,17 +30,20 @@ def identity(sequence: int, name: str = "push_1", component: str = "system1") ->
 
 
 def asks(log: Log, t_s: float, sequence: int, command: object = None, **more: Any) -> None:
-    why = {"by": "nothing", "reason": "waits for its chunk"} if command is None else row(3, sequence - 1)
+    why = {"source": "none", "reason": "waits for its chunk"} if command is None else row(3, sequence - 1)
     images = (picture("front", b"f" * 90), picture("side", b"s" * 90))
     asked = request(sequence, **more)
     tick(log, t_s, command, why, sensors=readings(t_s + log.ahead_s, t_s, images), requests=[asked])
 
 
 def served(server: Log, t_s: float, sequence: int) -> None:
-    server.note("request", t_s, do="deposit", id=identity(sequence), now_s=t_s, noise=[77, 1, sequence], supersedes=0)
-    ids = [identity(sequence), identity(9, "push_2"), identity(4, "door_1", "monitor")]
-    server.note("batch", t_s + 0.012, batch=5, tier=1, now_s=t_s + 0.012, ids=ids, padded=4)
-    server.note("reply", t_s + 0.072, batch=5, row=0, id=identity(sequence), outcome="answered")
+    enqueued = {"~": "RequestEnqueued", "request": {"~": "InferenceRequest", "id": identity(sequence)}}
+    server.note("request", t_s, event=enqueued, now_s=t_s, noise_seed=[77, 1, sequence], result=False)
+    batch = {"batch": 5, "requests": [identity(sequence), identity(9, "push_2"), identity(4, "door_1", "monitor")]}
+    polled = {"~": "EnginePolled", "engine": 1}
+    server.note("batch", t_s + 0.012, event=polled, now_s=t_s + 0.012, result=batch, padded_rows=4)
+    received = {"~": "AnswerReceived", "batch": 5, "position": 0}
+    server.note("reply", t_s + 0.072, event=received, request=identity(sequence), result={"stamp_ns": 0})
 
 
 def shift() -> list[Log]:
@@ -59,15 +62,15 @@ def shift() -> list[Log]:
     served(server, 1.004, 1)
     answer(log, 1.08, 1)
     tick(log, 1.1, [0.1, 1.0], row(0, 1, limited_from=codec.plain([0.4, 1.0])))
-    tick(log, 1.15, None, {"by": "nothing", "reason": "no control period yet"})
+    tick(log, 1.15, None, {"source": "none", "reason": "no control period yet"})
     asks(log, 1.2, 2, [0.2, 1.0])
     server.note("transition", 1.25, **{"from": "READY", "to": "HUNG", "reason": "inference does not come back"})
     log.event(1.9, "ServerLost", server="server_1", problem="silent for 0.5 s")
     transition(log, 1.9, "STALLED", "server_1 is lost")
     for step in range(4):
-        tick(log, 2.0 + step / 10, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
-    log.note("person", 2.35, what="pause", who="anna", answer="paused", done=True)
-    tick(log, 2.4, None, {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+        tick(log, 2.0 + step / 10, None, {"source": "fallback", "fallback": "hold", "reason": "server_1 is lost"})
+    log.note("operator_command", 2.35, command="pause", operator="anna", answer="paused", done=True)
+    tick(log, 2.4, None, {"source": "fallback", "fallback": "hold", "reason": "paused by a person"})
     return [log, server, scheduler]
 
 
@@ -126,7 +129,7 @@ def test_the_end_of_a_run_without_a_farewell_is_a_fact_of_its_own() -> None:
     second.note("closed", 30.0, stamp=EPOCH_S + 30.0, records=2, why="the end of the process")
     asks(log, 1.0, 1)
     for number in range(40):
-        tick(log, 1.1 + number, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+        tick(log, 1.1 + number, None, {"source": "fallback", "fallback": "hold", "reason": "server_1 is lost"})
     pages = [one.page() for one in (log, first, second, Log("robot/push_2", "robot", begins_s=60.0))]
 
     def found(t_s: float) -> Explanation:
@@ -151,7 +154,7 @@ def test_a_process_that_wrote_nothing_for_a_while_and_went_on_has_not_ended() ->
     log, server = robot(), Log("server/server_1", "server")
     server.note("sealed", 1.0, stamp=EPOCH_S + 1.0, records=1)
     server.note("sealed", 41.0, stamp=EPOCH_S + 41.0, records=2)
-    tick(log, 20.0, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+    tick(log, 20.0, None, {"source": "fallback", "fallback": "hold", "reason": "server_1 is lost"})
     presence = at(20.0, log, server).as_json()["processes"]["presence"]["server/server_1"]
     assert presence["presence"] == "silent" and "it wrote nothing from" in presence["text"] and "(40.00 s)" in presence["text"]
 
@@ -167,7 +170,7 @@ def test_what_the_recorder_lost_is_no_end() -> None:
     server.note("sealed", 41.0, stamp=EPOCH_S + 41.0, records=32)
     recorder = Log("recorder/night", "recorder")
     recorder.note("lost", 40.0, topic="/rfm/servers/server_2/audit", count=9, why="the disk is full")
-    tick(log, 35.0, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+    tick(log, 35.0, None, {"source": "fallback", "fallback": "hold", "reason": "server_1 is lost"})
     pages = [first, *(one.page() for one in (log, server, other, recorder))]
     presence = explain(AuditLog(pages), "push_1", EPOCH_S + 35.0).as_json()["processes"]["presence"]
     assert "30 of its records are missing from" in presence["server/server_1"]["text"]
@@ -184,7 +187,7 @@ def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
     for at_s, scheduler, answered in ((0.7, 10, "NEWER"), (5.7, 11, "RIVAL")):
         schedule = {"epoch": 1, "scheduler": scheduler}
         log.event(at_s, "ScheduleReceived", result={"~": "ScheduleAnswer", "member": answered}, schedule=schedule)
-    tick(log, 6.0, None, {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+    tick(log, 6.0, None, {"source": "fallback", "fallback": "hold", "reason": "paused by a person"})
     words = said(at(6.0, log, first, second), "schedule")
     assert "epoch 1 of scheduler a" in words and "the first one planned" in words
     assert "its scheduler: its records end 5.50 s before" in words
@@ -193,7 +196,7 @@ def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "there"])
 def test_what_records_that_are_missing_may_have_said_is_not_certain(lost: bool) -> None:
     """The robot followed another schedule and changed its state in five seconds that the disk did not take."""
-    log, hold = robot(), {"by": "rung", "rung": "hold", "reason": "no answer"}
+    log, hold = robot(), {"source": "fallback", "fallback": "hold", "reason": "no answer"}
     transition(log, 0.8, "STREAMING")
     for at_s, scheduler in ((0.7, 10), (4.0, 11)):
         schedule = {"epoch": 1, "scheduler": scheduler}
@@ -241,7 +244,7 @@ def test_before_the_first_request_it_says_that_there_is_none() -> None:
     log = robot()
     log.event(0.9, "ResetFinished", ok=True, problem="episode 1, seed 0")
     log.event(0.95, "ResetFinished", ok=False, problem="the arm is blocked")
-    tick(log, 1.0, None, {"by": "nothing", "reason": "opening a session"})
+    tick(log, 1.0, None, {"source": "none", "reason": "opening a session"})
     found = at(1.0, log)
     assert found.headline == "sent no command: opening a session"
     assert said(found, "request") == "no request to a policy is recorded before this moment"
@@ -254,7 +257,7 @@ def test_before_the_first_request_it_says_that_there_is_none() -> None:
 def test_json_has_every_part() -> None:
     found = json.loads(json.dumps(at(1.12).as_json()))
     assert found["request"]["sequence"] == 1 and found["server"]["batch_with"][0]["robot"] == "push_2"
-    assert found["network"]["round_trip_s"] == pytest.approx(0.08) and found["command"]["row"] == 0
+    assert found["network"]["round_trip_s"] == pytest.approx(0.08) and found["command"]["step"] == 0
     assert found["images"][0]["camera"] == "front"
 
 

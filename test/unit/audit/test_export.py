@@ -29,14 +29,14 @@ def asks(log: Log, t_s: float, command: object, why: dict[str, object], sequence
 
 def told(log: Log) -> None:
     """One episode: four actions, one of them held; then half a second of the next."""
-    tick(log, 0.0, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "waits for its chunk"})
-    asks(log, 0.1, None, {"by": "nothing", "reason": "waits for its chunk"}, 1)
+    tick(log, 0.0, [0.0, 0.0], {"source": "fallback", "fallback": "hold", "reason": "waits for its chunk"})
+    asks(log, 0.1, None, {"source": "none", "reason": "waits for its chunk"}, 1)
     tick(log, 0.2, [0.1, 1.0], row(0, 1))
     asks(log, 0.3, [0.2, 1.0], row(1, 1), 2)
     transition(log, 0.35, "STALLED", "requests fail", paused=True)
-    tick(log, 0.4, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+    tick(log, 0.4, [0.0, 0.0], {"source": "fallback", "fallback": "hold", "reason": "paused by a person"})
     transition(log, 0.45, "STREAMING")
-    log.note("person", 0.46, what="resume", who="", answer="", done=True)
+    log.note("operator_command", 0.46, command="resume", operator="", answer="", done=True)
     tick(log, 0.5, [0.3, 1.0], row(0, 2))
     asks(log, 0.9, [0.5, 1.0], row(0, 1, episode=2), 1, episode=2)
 
@@ -131,8 +131,8 @@ def test_a_robot_that_was_paused_before_anybody_listened_is_paused() -> None:
     task = {"phase": {"~": "types.states:TaskPhase", "member": "EXECUTING"}}
     state = {"state": {"~": "types.states:RobotState", "member": "STALLED"}}
     log.note("snapshot", 0.0, why="begin", format=2, state={"paused": True, "task": task, "failsafe": state})
-    asks(log, 0.1, None, {"by": "nothing", "reason": "waits for its chunk"}, 1)
-    tick(log, 0.2, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+    asks(log, 0.1, None, {"source": "none", "reason": "waits for its chunk"}, 1)
+    tick(log, 0.2, [0.0, 0.0], {"source": "fallback", "fallback": "hold", "reason": "paused by a person"})
     transition(log, 0.25, "STREAMING")
     tick(log, 0.3, [0.1, 1.0], row(0, 1))
     ((first, second),) = [episode.frames for episode in read(log)[0]]
@@ -143,7 +143,7 @@ def test_two_robots_of_one_name_are_told_apart() -> None:
     logs, pages = [robot(), robot()], []
     logs[1].chain.run = 8
     for log in logs:
-        asks(log, 0.1, None, {"by": "nothing", "reason": "waits for its chunk"}, 1)
+        asks(log, 0.1, None, {"source": "none", "reason": "waits for its chunk"}, 1)
     for step in range(4):
         for log in logs:
             tick(log, 0.2 + 0.1 * step, [0.1 * log.chain.run, float(step)], row(step, 1))

@@ -11,7 +11,7 @@ import pytest
 from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, Checked, Page, records
 from ros2_rfm_serving.audit.journal import (
     MAX_PAGE_BYTES,
-    NOBODY_LISTENS,
+    NO_SUBSCRIBER,
     PAGE_PERIOD_S,
     RETRY_S,
     SEAL_PERIOD_S,
@@ -102,9 +102,9 @@ def test_what_somebody_will_ask_about_goes_out_at_once() -> None:
     desk.begin()
     desk.run(PAGE_PERIOD_S)
     sent = len(desk.pages)
-    desk.journal.note("person", desk.now_s, lambda: {"what": "pause"}, urgent=True)
+    desk.journal.note("operator_command", desk.now_s, lambda: {"command": "pause"}, urgent=True)
     desk.journal.tend(desk.now_s)
-    assert len(desk.pages) == sent + 1 and desk.kinds()[-1] == "person"
+    assert len(desk.pages) == sent + 1 and desk.kinds()[-1] == "operator_command"
 
 
 def test_a_page_never_grows_large() -> None:
@@ -112,7 +112,7 @@ def test_a_page_never_grows_large() -> None:
     desk.begin()
     sent = len(desk.pages)
     for _ in range(30):
-        desk.journal.note("call", desk.now_s, lambda: {"args": "x" * 50_000})  # nobody tends it
+        desk.journal.note("event", desk.now_s, lambda: {"event": "x" * 50_000})  # nobody tends it
     sizes = [sum(map(len, page.lines)) for page in desk.pages[sent:]]
     assert len(sizes) >= 4 and max(sizes) < MAX_PAGE_BYTES + 51_000
 
@@ -133,7 +133,7 @@ def test_who_comes_too_gets_a_snapshot_and_who_goes_ends_nothing() -> None:
     desk.run(PAGE_PERIOD_S + STEP_S)
     assert [record["why"] for page in desk.pages for record in records(page) if record["kind"] == "snapshot"] == [
         "begin",
-        "listener",
+        "subscriber",
     ]
     desk.journal.listeners(1, desk.now_s)
     assert desk.journal.on
@@ -148,7 +148,7 @@ def test_when_the_last_one_goes_the_chain_is_closed_and_the_next_one_says_so() -
     desk.run(3.0)
     desk.begin()
     begin = next(record for page in desk.pages if page.run == 8 for record in records(page))
-    assert begin["after"] == {"run": 7, "records": last["n"] + 1, "hash": last["hash"], "why": NOBODY_LISTENS}
+    assert begin["after"] == {"run": 7, "records": last["n"] + 1, "hash": last["hash"], "why": NO_SUBSCRIBER}
 
 
 @pytest.mark.parametrize("bad", [object(), {1: 2}, 2**80, "\ud800"])
@@ -217,7 +217,7 @@ def test_a_record_that_is_deferred_comes_in_its_order_and_is_described_before_th
     for number in range(3):
         desk.journal.defer("tick", desk.now_s, describe, number)
     assert not described
-    desk.journal.note("call", desk.now_s, lambda: {"number": 3})
+    desk.journal.note("event", desk.now_s, lambda: {"number": 3})
     assert described == [0, 1, 2]
     for number in range(4, 100):
         desk.journal.defer("tick", desk.now_s, describe, number)

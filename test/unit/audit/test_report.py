@@ -122,7 +122,7 @@ def test_a_server_that_fails_or_falls_silent_is_an_incident() -> None:
 
 def test_people_the_recorder_and_flaws_of_the_chain_are_told() -> None:
     robot, recorder = story.robot(), Log("recorder/night", "recorder")
-    robot.note("person", 2.0, what="pause", who="anna", answer="paused", done=True)
+    robot.note("operator_command", 2.0, command="pause", operator="anna", answer="paused", done=True)
     recorder.note("lost", 3.0, topic="/push_1/rfm/audit", count=7, why="the disk is too slow")
     first, second = robot.page(), recorder.page()
     lines = (first.lines[0], first.lines[1].replace(b"anna", b"otto"))
@@ -180,12 +180,12 @@ def shift(folder: Path, words: str = "server_1 is lost") -> Path:
     log, sent = story.robot(), (story.picture("front", JPEG),)
     for step in range(100):
         t_s = step / 10
-        why = {"by": "rung", "rung": "hold", "reason": words} if 50 <= step < 70 else story.row(step % 6, 1 + step // 6)
+        why = {"source": "fallback", "fallback": "hold", "reason": words} if 50 <= step < 70 else story.row(step % 6, 1 + step // 6)
         asked = {"sensors": story.readings(t_s, t_s, sent), "requests": [story.request(1 + step // 6, instruction=words)]}
         story.tick(log, t_s, [0.1, 0.2], why, **(asked if step % 6 == 0 else {}))
         if step in (50, 70):
             story.transition(log, t_s, "STALLED" if step == 50 else "STREAMING", words)
-    log.note("person", 5.5, what=words, who=words, answer=words, done=True)
+    log.note("operator_command", 5.5, command=words, operator=words, answer=words, done=True)
 
     def header(name: str) -> Any:
         return recorded.made("std_msgs/msg/Header", frame_id=name)

@@ -9,7 +9,7 @@ import pytest
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
-from ros2_rfm_serving.audit.values import EVENTS
+from ros2_rfm_serving.audit.values import ROBOT_EVENTS
 from ros2_rfm_serving.robot import events
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.types import RequestId, Schedule, TaskOutcome
@@ -76,7 +76,7 @@ def as_recorded(event: events.Event) -> events.Event:
 
 
 def test_every_event_has_a_sample() -> None:
-    assert {type(event) for event in SAMPLES} == set(EVENTS.values())
+    assert {type(event) for event in SAMPLES} == set(ROBOT_EVENTS.values())
 
 
 @pytest.mark.parametrize("event", SAMPLES, ids=lambda event: type(event).__name__)

@@ -35,7 +35,7 @@ def told(world: World, recorder: Recorder) -> tuple[list[dict[str, Any]], dict[t
 
 def row_of(why: dict[str, Any], chunks: dict[tuple[int, int, int], np.ndarray]) -> np.ndarray:
     chunk = why["chunk"]
-    return chunks[chunk["session_epoch"], chunk["episode"], chunk["sequence"]][why["row"]]
+    return chunks[chunk["session_epoch"], chunk["episode"], chunk["sequence"]][why["step"]]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_row_that_is_named_is_the_one_that_was_commanded(more: dict[str, Any
     world.conditions.latency_s = 0.12
     run(world, recorder, 12)
     ticks, chunks = told(world, recorder)
-    rows = [one for one in ticks if one["why"]["by"] == "row"]
+    rows = [one for one in ticks if one["why"]["source"] == "step"]
     assert len(rows) > 60
     for one in rows:
         assert np.array_equal(row_of(one["why"], chunks), np.float32(one["command"]["rows"])), one["n"]
@@ -58,7 +58,7 @@ def test_of_a_pipelined_chunk_it_says_what_it_began_and_ended_with() -> None:
     world, recorder = recorded_world(replace(FAILING, execution_horizon=2, pipelining=Pipelining(pp_generation=2)))
     run(world, recorder, 12)
     ticks, chunks = told(world, recorder)
-    rows = [one for one in ticks if one["why"]["by"] == "row"]
+    rows = [one for one in ticks if one["why"]["source"] == "step"]
     assert len(rows) > 100 and all(np.array_equal(row_of(one["why"], chunks), np.float32(one["command"]["rows"])) for one in rows)
     ended = [one["why"] for one in rows if "ended_with" in one["why"]["chunk"]]
     assert len(ended) > 0.9 * len(rows) and all(why["chunk"]["ended_with"] > why["chunk"]["sequence"] for why in ended)
@@ -71,12 +71,16 @@ def test_parts_of_the_way_name_the_row_that_they_lead_to() -> None:
     world, recorder = recorded_world(config)
     run(world, recorder, 8)
     ticks, chunks = told(world, recorder)
-    by = [one["why"]["by"] for one in ticks]
-    assert by.count("part") > 2 * by.count("row") > 0
+    by = [one["why"]["source"] for one in ticks]
+    assert by.count("partial_step") > 2 * by.count("step") > 0
     for before, one in itertools.pairwise(ticks):
-        if one["why"]["by"] == "part" and before["why"]["by"] in ("row", "part"):
-            assert one["why"]["row"] == before["why"]["row"] and one["why"]["chunk"] == before["why"]["chunk"]
-    ends = [one for one, after in itertools.pairwise(ticks) if one["why"]["by"] == "part" and after["why"]["by"] == "row"]
+        if one["why"]["source"] == "partial_step" and before["why"]["source"] in ("step", "partial_step"):
+            assert one["why"]["step"] == before["why"]["step"] and one["why"]["chunk"] == before["why"]["chunk"]
+    ends = [
+        one
+        for one, after in itertools.pairwise(ticks)
+        if one["why"]["source"] == "partial_step" and after["why"]["source"] == "step"
+    ]
     assert ends and all(np.array_equal(row_of(one["why"], chunks), np.float32(one["command"]["rows"])) for one in ends)
 
 
@@ -85,7 +89,7 @@ def test_what_the_limits_changed_is_said_with_what_was_wanted() -> None:
     world, recorder = recorded_world(replace(FAILING, limits=narrow))
     run(world, recorder, 6)
     ticks, chunks = told(world, recorder)
-    rows = [one for one in ticks if one["why"]["by"] == "row"]
+    rows = [one for one in ticks if one["why"]["source"] == "step"]
     changed = [one for one in rows if "limited_from" in one["why"]]
     assert 0 < len(changed) < len(rows)
     for one in rows:
@@ -99,7 +103,7 @@ def reasons(world: World, recorder: Recorder) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for one in told(world, recorder)[0]:
         why = one["why"]
-        found.setdefault(why.get("reason", ""), set()).add(why.get("rung", why["by"]))
+        found.setdefault(why.get("reason", ""), set()).add(why.get("fallback", why["source"]))
     return found
 
 
@@ -133,5 +137,5 @@ def test_who_stopped_it_is_said() -> None:
     world.brain.abort(world.now_s)
     run(world, recorder, 1)
     found = reasons(world, recorder)
-    assert "repeat_last" in found["paused by a person"] and found["no state in time"] >= {"stand"}
+    assert "repeat_last" in found["paused by a person"] and found["no state in time"] >= {"stop"}
     assert "repeat_last" in found["the task is stopping"]

@@ -36,11 +36,11 @@ def story(log: Log) -> None:
     log.event(0.05, "ScheduleReceived", schedule={"routes": ({"robot": "push_1", "component": "system1", "slo_s": 0.4},)})
     log.event(0.1, "SessionOpened", component="system1", server="s", grant={"session_epoch": 3})
     transition(log, 0.15, "STREAMING")
-    tick(log, 0.2, None, {"by": "nothing", "reason": ""}, requests=[request(1)])
+    tick(log, 0.2, None, {"source": "none", "reason": ""}, requests=[request(1)])
     answer(log, 0.3, 1)
     tick(log, 0.4, [0.5, 1.0], row(0, 1))
     transition(log, 0.45, "STREAMING", phase="STOPPED")
-    tick(log, 0.5, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "stopped"})
+    tick(log, 0.5, [0.0, 0.0], {"source": "fallback", "fallback": "hold", "reason": "stopped"})
 
 
 def test_what_is_as_it_must_be_breaks_nothing() -> None:
@@ -66,11 +66,11 @@ def unasked(log: Log) -> None:
 
 def moved_at_reset(log: Log) -> None:
     log.event(1.0, "ResetStarted")
-    tick(log, 1.1, [0.0, 0.0], {"by": "rung", "reason": ""})
+    tick(log, 1.1, [0.0, 0.0], {"source": "fallback", "reason": ""})
 
 
 def too_far(log: Log) -> None:
-    tick(log, 1.0, [0.0, 1.2], {"by": "rung", "reason": ""})
+    tick(log, 1.0, [0.0, 1.2], {"source": "fallback", "reason": ""})
 
 
 def acts_when_stopped(log: Log) -> None:
@@ -87,7 +87,7 @@ def raises(log: Log) -> None:
 
 def asks_twice(log: Log) -> None:
     for number in (2, 3):
-        tick(log, 1.0 + 0.1 * number, None, {"by": "nothing", "reason": ""}, requests=[request(number)])
+        tick(log, 1.0 + 0.1 * number, None, {"source": "none", "reason": ""}, requests=[request(number)])
 
 
 def is_warned(log: Log) -> None:
@@ -140,7 +140,7 @@ def test_who_is_late_may_be_asked_again_and_a_pass_is_one() -> None:
     story(log)
     transition(log, 0.6, "STREAMING")
     for at_s, number in ((1.0, 2), (1.45, 3)):
-        tick(log, at_s, None, {"by": "nothing", "reason": ""}, requests=[request(number)])
+        tick(log, at_s, None, {"source": "none", "reason": ""}, requests=[request(number)])
     verdict(log, 1.5, "Safe")
     tick(log, 1.6, [0.0, 0.0], row(1, 1))
     log.event(1.7, "PauseRequested")
@@ -153,7 +153,7 @@ def test_nothing_is_said_of_what_lies_in_a_gap() -> None:
     log = robot()
     story(log)
     first = log.page()
-    tick(log, 0.6, None, {"by": "nothing", "reason": ""}, requests=[request(2)])
+    tick(log, 0.6, None, {"source": "none", "reason": ""}, requests=[request(2)])
     answer(log, 0.7, 2)
     transition(log, 0.8, "STREAMING")
     log.page()

@@ -113,7 +113,7 @@ def test_room_that_was_found_elsewhere_is_found_again(tmp_path: Path, profiles: 
     running.plan_what_is_wanted()
     lived = running.kept.records()
     steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"]]
-    assert all(isinstance(order.answer, int) for order in orders) and {step[-1] for step in steps} == {1, LOOKS}
+    assert all(isinstance(order.answer, int) for order in orders) and {step["evaluations"] for step in steps} == {1, LOOKS}
     result = again(lived, profiles)
     assert result.difference is None and not result.refused, result
 
@@ -167,11 +167,11 @@ def test_another_code_is_found(lived: Records, profiles: Path, monkeypatch: pyte
 
 def test_what_was_seen_counts(lived: Records, profiles: Path) -> None:
     """Another pace, another server lost: other schedules."""
-    steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"] if step[0] == "saw"]
-    assert len(steps) == len(SIGHTS) and steps[1][2] == ["server_2"]
+    steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"] if step["step"] == "observe"]
+    assert len(steps) == len(SIGHTS) and steps[1]["lost_servers"] == ["server_2"]
     changed = copy.deepcopy(lived)
-    record = next(r for r in changed if r.get("how") == "changed" and r["steps"][0][0] == "saw" and r["steps"][0][2])
-    record["steps"][0][1:3] = [{"lost": ["server_1"]}, ["server_1"]]
+    record = next(r for r in changed if r.get("how") == "changed" and r["steps"][0].get("lost_servers"))
+    record["steps"][0] |= {"estimates": {"lost_servers": ["server_1"]}, "lost_servers": ["server_1"]}
     result = again(changed, profiles)
     assert result.difference is not None and result.at["n"] == record["n"]
 
@@ -185,12 +185,12 @@ def test_who_has_again_whom_it_had_is_known_to_the_book(tmp_path: Path, profiles
     for seen, gone, back in ((Seen(lost=(lost,)), (lost,), ()), (Seen(), (), (lost,))):
         running.fleet.see(Finding(seen, gone, back, "statuses said so"), refit)
     lived = running.kept.records()
-    steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"] if step[0] == "saw"]
+    steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"] if step["step"] == "observe"]
     result = again(lived, profiles)
     assert result.difference is None and not result.refused, result
-    assert [step[-1] for step in steps] == [False, True] and running.fleet.fleet.restored == {lost}
-    record = next(r for r in lived if r.get("how") == "changed" and r["steps"][0][-1] is True)
-    record["steps"][0][-1] = False
+    assert [step["restores_assignments"] for step in steps] == [False, True] and running.fleet.fleet.restored == {lost}
+    record = next(r for r in lived if r.get("how") == "changed" and r["steps"][0]["restores_assignments"])
+    record["steps"][0]["restores_assignments"] = False
     result = again(lived, profiles)
     assert result.difference is not None and result.at["n"] == record["n"]
 
@@ -217,7 +217,7 @@ def test_a_book_without_a_plan_does_not_grow(tmp_path: Path, profiles: Path, mon
         result = again(lived[first:], profiles)
         assert result.difference is None and not result.refused and not result.notes, result
     changed = copy.deepcopy(lived[snapshots[1] :])
-    changed[0]["state"]["base"]["owed_hz"]["arm"] *= 3
+    changed[0]["state"]["base"]["action_rates_hz"]["arm"] *= 3
     result = again(changed, profiles)
     assert result.difference is not None or result.refused
 

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from ros2_rfm_serving.audit.recording.ledger import Ledger
-from ros2_rfm_serving.audit.values import EVENTS
+from ros2_rfm_serving.audit.values import ROBOT_EVENTS
 from test.unit.audit.recordings import all_records, recorded_world, run
 
 
@@ -33,7 +33,9 @@ def records() -> list[dict[str, Any]]:
     world.brain.prepared(world.brain.config)()
     run(world, recorder, 2)
     world.brain.pause(world.now_s)
-    recorder.journal.note("person", world.now_s, lambda: {"what": "pause", "who": "", "answer": "paused", "done": True})
+    recorder.journal.note(
+        "operator_command", world.now_s, lambda: {"command": "pause", "operator": "", "answer": "paused", "done": True}
+    )
     run(world, recorder, 3)
     world.conditions.readings = "none"
     run(world, recorder, 1)
@@ -73,7 +75,7 @@ def test_it_refuses_what_is_none(schema: dict[str, Any], records: list[dict[str,
         {"hash": "0"},
         {"n": -1},
         {"kind": "tock"},
-        {"why": {"by": "magic"}},
+        {"why": {"source": "magic"}},
     ):
         with pytest.raises(ValidationError):
             validator(schema, "robot", "tick").validate({**tick, **wrong})
@@ -96,5 +98,7 @@ def test_the_document_names_every_kind_and_every_input(
 ) -> None:
     words = set(re.findall(r"`([\w.]+)`", (repository / "docs" / "audit.md").read_text()))
     assert {record["kind"] for record in records} <= words
-    assert EVENTS.keys() <= words
-    assert EVENTS.keys() == set(schema["$defs"]["robot.event"]["properties"]["event"]["properties"]["~"]["enum"]) | {"ControlTick"}
+    assert ROBOT_EVENTS.keys() <= words
+    assert ROBOT_EVENTS.keys() == set(schema["$defs"]["robot.event"]["properties"]["event"]["properties"]["~"]["enum"]) | {
+        "ControlTick"
+    }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.audit.servers import engines
-from ros2_rfm_serving.audit.servers.engines import differences, elsewhere, here
+from ros2_rfm_serving.audit.servers.engines import differences, elsewhere, environment
 from ros2_rfm_serving.audit.servers.infer import ALONE_LIMIT, Inference, Inferred
 from ros2_rfm_serving.audit.servers.observations import Observations
 from ros2_rfm_serving.audit.servers.rerun import measure
@@ -89,7 +89,7 @@ def again(records: list[dict[str, Any]], asked: list[ObservationRequest], engine
     observations = Observations()
     for request in asked:
         observations.add(request)
-    inference = Inference("server/s", lambda made_of: engine, observations)
+    inference = Inference("server/s", lambda begin: engine, observations)
     for record in records:
         inference.feed(record)
     return inference.result
@@ -97,7 +97,7 @@ def again(records: list[dict[str, Any]], asked: list[ObservationRequest], engine
 
 def test_the_same_engine_gives_the_same_bytes_and_each_row_alone_about_the_same() -> None:
     records, asked, engine = served()
-    assert {record["padded"] for record in records if record["kind"] == "batch"} == {4}
+    assert {record["padded_rows"] for record in records if record["kind"] == "batch" and record["result"]} == {4}
     found = again(records, asked, engine)
     assert (found.batches, found.rows, found.same, found.unrecorded, found.skipped) == (4, 12, 12, 0, 0)
     assert found.alone <= ALONE_LIMIT and not found.notes and not found.different
@@ -106,8 +106,9 @@ def test_the_same_engine_gives_the_same_bytes_and_each_row_alone_about_the_same(
 def test_rows_that_went_on_step_by_step_do_so_again_in_the_company_that_they_had() -> None:
     engine = SteppingEngine(small_policy(), SAMPLING)
     records, asked, _ = served(engine=engine, batching="continuous")
-    assert {record["batch_size"] for record in records if record["kind"] == "reply"} == {3}
-    assert all(len(record["args"]["turns"]) == 1 for record in records if record.get("do") == "entered")
+    assert {record["result"]["served"]["batch_size"] for record in records if record["kind"] == "reply"} == {3}
+    entered = [record["event"]["num_steps"] for record in records if record.get("event", {}).get("~") == "BatchesPerceived"]
+    assert entered and all(len(numbers) == 1 for numbers in entered)
     found = again(records, asked, engine)
     assert (found.batches, found.rows, found.same, found.unrecorded, found.skipped) == (12, 12, 12, 0, 0)
     assert found.alone <= ALONE_LIMIT and not found.notes and not found.different and not engine.ready()
@@ -159,7 +160,7 @@ def test_what_was_not_recorded_is_counted_and_so_is_what_is_another_picture_or_s
 
 def test_behind_a_gap_nothing_runs_until_the_next_snapshot() -> None:
     records, _, engine = served()
-    inference = Inference("server/s", lambda made_of: engine, Observations())
+    inference = Inference("server/s", lambda begin: engine, Observations())
     for record in records:
         if record["kind"] == "batch":
             inference.gap()
@@ -170,7 +171,7 @@ def test_behind_a_gap_nothing_runs_until_the_next_snapshot() -> None:
 def test_an_engine_that_cannot_be_built_is_said_once() -> None:
     records, _, _ = served()
 
-    def none(made_of: Mapping[str, Any]) -> Engine:
+    def none(begin: Mapping[str, Any]) -> Engine:
         raise RfmError("its weights are not here")
 
     inference = Inference("server/s", none, Observations())
@@ -185,9 +186,9 @@ def test_what_was_computed_elsewhere_or_not_at_all_is_said(engine: str) -> None:
 
 
 def test_other_software_and_hardware_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = {**here(), "torch": "1.0", "processor": "another"}
-    assert differences({"here": here()}) == []
-    told = " ".join(differences({"here": recorded}))
+    recorded = {**environment(), "torch": "1.0", "processor": "another"}
+    assert differences({"environment": environment()}) == []
+    told = " ".join(differences({"environment": recorded}))
     assert "torch 1.0" in told and "processor another" in told
-    monkeypatch.setattr(engines, "here", dict)
-    assert any("here none" in one for one in differences({"here": recorded}))
+    monkeypatch.setattr(engines, "environment", dict)
+    assert any("here none" in one for one in differences({"environment": recorded}))

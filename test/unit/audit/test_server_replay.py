@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
+import operator
 import random
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -51,6 +53,11 @@ TEXTS = tuple(text.encode(errors="replace").decode() for text in fuzz.TEXTS)
 """As they travel, in UTF-8: the wire's readers see to it."""
 
 
+def named(record: Mapping[str, Any]) -> str:
+    """The name of the event of a record; empty: it has none."""
+    return str(record.get("event", {}).get("~", ""))
+
+
 def of_a_program(seed: int, operations: int = 150) -> list[dict[str, Any]]:
     """Any policy, batching and tiers; sessions that come and go, engines that fail, requests of any kind."""
     rng = random.Random(seed)
@@ -81,7 +88,8 @@ def of_pipelined_sessions() -> list[dict[str, Any]]:
 def test_pipelined_sessions_are_decided_again() -> None:
     records = of_pipelined_sessions()
     replies = [one for one in records if one["kind"] == "reply"]
-    assert sum("ended_with" in one for one in replies) > 4 and sum("ended_with" not in one for one in replies) > 8
+    assert sum(one["result"]["ended_with"] is not None for one in replies) > 4
+    assert sum(one["result"]["ended_with"] is None for one in replies) > 8
     for first in [i for i, one in enumerate(records) if one["kind"] == "snapshot"]:
         result = again([records[0], *records[max(first, 1) :]])
         assert result.difference is None and not result.refused, (result.at, result.difference, result.notes)
@@ -137,7 +145,7 @@ def of_rows(seed: int, operations: int = 400, *, joins: bool = True) -> list[dic
 @pytest.mark.parametrize("seed", range(6))
 def test_who_joined_went_on_and_left_is_decided_again(seed: int) -> None:
     kept = of_rows(seed)
-    turns = [record["result"] for record in kept if record.get("do") == "turn"]
+    turns = [record["result"] for record in kept if named(record) == "SolverStepPolled"]
     assert sum(bool(turn["advance"]) for turn in turns) > 20 and any(turn["leave"] for turn in turns)
     result = again(kept)
     assert result.difference is None and not result.refused and result.decisions > 150, result
@@ -146,7 +154,7 @@ def test_who_joined_went_on_and_left_is_decided_again(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_what_ran_as_a_whole_is_decided_again(seed: int) -> None:
     kept = of_rows(seed, joins=False)
-    assert sum(record.get("whole", False) for record in kept) > 5
+    assert sum(record["kind"] == "batch" and bool(record["result"]) and record["result"]["is_whole"] for record in kept) > 5
     result = again(kept)
     assert result.difference is None and not result.refused and result.decisions > 150, result
 
@@ -167,11 +175,15 @@ def test_another_code_is_found_with_both_sides(policy: str, monkeypatch: pytest.
     assert result.at["kind"] in ("batch", "snapshot")
 
 
-GIVEN = {
-    "request": ("now_s", "stamp_ns", "id"),
-    "batch": ("now_s", "ids", "batch"),
-    "reply": ("queue_wait_s", "inference_s", "batch_size", "server_load", "id", "superseded", "execution_horizon"),
-    "call": ("result",),
+GIVEN: dict[str, tuple[tuple[str, ...], ...]] = {
+    "request": (("now_s",), ("event", "observation", "stamp_ns"), ("event", "request", "id")),
+    "batch": (("now_s",), ("result", "requests"), ("result", "batch")),
+    "reply": (
+        *(("result", "served", name) for name in ("queue_wait_s", "inference_s", "batch_size", "server_load", "superseded")),
+        ("request",),
+        ("result", "execution_horizon"),
+    ),
+    "event": (("result",),),
 }
 
 
@@ -190,20 +202,29 @@ def test_one_record_that_is_another_is_found(seed: int) -> None:
     rng, records = random.Random(seed), copy.deepcopy(of_a_world("best", "wait"))
     kind = rng.choice(list(GIVEN))
     number = rng.choice([r["n"] for r in records if r["kind"] == kind and r["n"] < len(records) // 2 and not _changes_nothing(r)])
-    key = rng.choice([key for key in GIVEN[kind] if key in records[number]])
-    records[number][key] = changed(records[number][key])
+    *path, key = rng.choice([path for path in GIVEN[kind] if _has(records[number], path)])
+    part = functools.reduce(operator.getitem, path, records[number])
+    part[key] = changed(part[key])
     result = again(records)
     assert result.difference is not None and result.at["n"] >= number
 
 
 def _changes_nothing(record: dict[str, Any]) -> bool:
     """When a look at nothing was taken makes no difference to anybody."""
-    return record["kind"] == "batch" and not record["ids"]
+    return record["kind"] == "batch" and record["result"] is None
+
+
+def _has(record: Any, path: Sequence[str]) -> bool:
+    for name in path:
+        if not isinstance(record, dict) or name not in record:
+            return False
+        record = record[name]
+    return True
 
 
 def test_a_record_that_is_missing_is_found_and_a_gap_begins_anew_at_the_next_snapshot() -> None:
     records = of_a_program(5)
-    missing = next(r["n"] for r in records if r["kind"] == "request" and "supersedes" in r)
+    missing = next(r["n"] for r in records if r["kind"] == "request" and "result" in r)
     later = again([r for r in records if r["n"] != missing])
     assert later.skipped and later.decisions and later.difference is None
     unnoticed = [{**r, "n": r["n"] - (r["n"] > missing)} for r in records if r["n"] != missing]
@@ -222,6 +243,10 @@ class Unsure(FakeEngine):
         return [EngineReply(chunk_model=rows(), chunk_robot=rows(), updates=updates) for _ in requests]
 
 
+def _decoding_s(record: Mapping[str, Any]) -> Any:
+    return (record["event"]["request"] if record["kind"] == "request" else record["result"]["served"])["decoding_s"]
+
+
 def of_horizons(policy: str) -> list[dict[str, Any]]:
     server = ModelServer(ServerConfig(name="s"), Unsure())
     kept = Kept(server)
@@ -236,11 +261,11 @@ def of_horizons(policy: str) -> list[dict[str, Any]]:
 def test_how_far_a_chunk_is_executed_is_decided_again(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     records = of_horizons(policy)
     assert again(records).difference is None
-    assert {record["kind"] for record in records if record.get("decoding_s") == 0.25} == {"request", "reply"}
+    assert {_decoding_s(record) for record in records if record["kind"] in ("request", "reply")} == {0.25}
     if policy:
         monkeypatch.setattr(HORIZON_POLICIES[policy], "rows", lambda self, confidence, horizon: 3)
         found = again(records).difference
-        assert found is not None and (found.field, found.replayed) == ("execution_horizon", 3)
+        assert found is not None and (found.field, found.replayed) == ("result.execution_horizon", 3)
 
 
 class Judge(FakeEngine):
@@ -365,7 +390,7 @@ def test_what_is_decided_faster_than_it_is_written_begins_another_chain(
     records = kept.records(failures=1)
     (first, second) = (number for number, record in enumerate(records) if record["kind"] == "begin")
     requests = [record for record in records[first:second] if record["kind"] == "request"]
-    assert len(requests) == 5 and records[second - 2]["do"] in ("charge", "deposit"), "and nothing after the gap"
+    assert len(requests) == 5 and named(records[second - 2]) in ("RequestReceived", "RequestEnqueued"), "and nothing after the gap"
     before, after = again(records[:second]), again(records[second:])
     assert before.difference is None and before.broke_off.endswith("decided faster than it could be written")
     assert after.difference is None and any(record["kind"] == "reply" for record in records[second:])
@@ -388,9 +413,7 @@ def test_another_model_begins_another_chain() -> None:
     kept.written.follow(ModelServer(ServerConfig(name="s", batch_size=3), FakeEngine()), {"model": "other"})
     kept.journal.anew(2e6, "another model")
     begins = [record for record in kept.records() if record["kind"] == "begin"]
-    assert [one["made_of"]["config"]["batch_size"] for one in begins] == [1, 3] and begins[1]["made_of"]["engine"][
-        "model"
-    ] == "other"
+    assert [one["config"]["batch_size"] for one in begins] == [1, 3] and begins[1]["engine"]["model"] == "other"
     assert len({page.run for page in kept.pages}) == 2
 
 
@@ -403,9 +426,10 @@ def test_what_went_wrong_outside_of_the_brain_is_told_with_the_reason() -> None:
     server.submit(observation(epoch, images=()), 1.0)
     assert not server.loop.step(lambda: 2.0)
     records = kept.records()
-    (counted,) = [record["args"] for record in records if record.get("do") == "count"]
-    assert counted == {"refused": {"engine_error": 1}, "problems": {"engine_error": "RuntimeError: lost"}}
-    assert again(records).difference is None and any(record.get("outcome") == "failed" for record in records)
+    (counted,) = [record for record in records if record["kind"] == "counts"]
+    assert counted["counts"] == {"engine_error": 1} and counted["problems"] == {"engine_error": "RuntimeError: lost"}
+    (reply,) = [record for record in records if record["kind"] == "reply"]
+    assert again(records).difference is None and reply["event"]["answer"] is reply["result"] is None
 
 
 # --- what cannot be recorded ----------------------------------------------------------------------------------------------
@@ -418,5 +442,14 @@ class Foreigner(DispatchPolicy):
 
 def test_a_policy_of_somebody_else_is_said_not_to_be_recorded() -> None:
     server = ModelServer(ServerConfig(name="s"), FakeEngine(), policy=Foreigner())
-    result = again(Kept(server).records())
-    assert result.refused and "Foreigner cannot be recorded" in result.notes[0]
+    kept = Kept(server)
+    epoch = server.open_session(session_request()).session_epoch
+    server.submit(observation(epoch, 1), 1.0)
+    assert server.loop.step(lambda: 2.0)
+    records = kept.records()
+    (snapshot,) = [record for record in records if record["kind"] == "snapshot"]
+    assert snapshot["state"] is None and snapshot["config"]["dispatch"] == "fifo"
+    assert snapshot["unrecordable"].startswith("dispatch policy Foreigner is not what `dispatch: fifo` makes")
+    assert any(record["kind"] == "reply" for record in records), "all that was decided is recorded all the same"
+    result = again(records)
+    assert result.refused and "Foreigner is not what `dispatch: fifo` makes" in result.notes[0] and not result.decisions

@@ -230,7 +230,7 @@ def test_a_chain_that_broke_off_is_named_once(arrived: bool) -> None:
     ahead = first.page()
     first.seal(0.2, closed=True, why=why)
     second.note("begin", 1.2, {"after": {"run": 7, "records": first.number, "hash": first.hash, "why": why}})
-    second.seal(1.3, closed=True, why="nobody listens")
+    second.seal(1.3, closed=True, why="there is no subscriber")
     for page in (ahead, first.page() if arrived else None, second.page()):
         if page is not None:
             ledger.hear(page, 1.0)

@@ -211,7 +211,7 @@ METADATA_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a count of a file": lambda contents: contents["files"][0].update(message_count=10_000_000),
     "the storage": lambda contents: contents.update(storage_identifier="sqlite3"),
     "a chain that broke off": lambda contents: contents.update(
-        custom_data={"rfm_serving/broken_chains": '{"robot/arm_1": [1, "it could not go on: a disk"]}'}
+        custom_data={"rfm_serving/broken_chains": '{"robot/arm_1": [1, "the recording failed: a disk"]}'}
     ),
     "more facts": lambda contents: contents.update(custom_data={"operator": "somebody"}),
     "another key": lambda contents: contents.update(operator="somebody"),

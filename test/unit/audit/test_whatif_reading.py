@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.servers import objects
 from ros2_rfm_serving.audit.whatif.case import Case, TimedEvent
 from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
 from ros2_rfm_serving.audit.whatif.changes import with_settings
@@ -22,6 +21,7 @@ from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.profiles import FixedService, SteppedService
 from ros2_rfm_serving.robot import TaskGoal, events
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.events import ServerConfigurationChanged
 from ros2_rfm_serving.types import MONITOR, SYSTEM1, ObservationRequest, RequestId, SessionRequest, empty
 from test.unit.audit.recordings import recorded_world, run
 from test.unit.audit.servers import Kept
@@ -96,7 +96,7 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
     assert [batch.seconds for batch in read.batches] == pytest.approx([0.1, 0.1])
     assert ("r0", SYSTEM1, grants[0].session_epoch, 2) in read.arrived and not read.overflowed
     kept.pages[:] = [
-        replace(page, lines=tuple(line.replace(b'"tier":0', b'"tier":1') for line in page.lines)) for page in kept.pages
+        replace(page, lines=tuple(line.replace(b'"engine":0', b'"engine":1') for line in page.lines)) for page in kept.pages
     ]
     (elsewhere,) = servers_of(chains_of(kept.pages)).values()
     assert elsewhere.overflowed == 2 and not elsewhere.batches
@@ -111,7 +111,7 @@ def test_parameters_that_were_given_anew_are_others_only_where_they_differ() -> 
     (chain,) = chains_of(kept.pages)
 
     def reconfigured(config: ServerConfig) -> bool:
-        record = {"n": 9, "t": 1.0, "kind": "call", "do": "reconfigure", "args": {"config": objects.plain(config)}}
+        record = {"n": 9, "t": 1.0, "kind": "event", "event": codec.plain(ServerConfigurationChanged(config)), "result": None}
         read.reconfigured = False
         read.read(replace(chain, records=[*chain.records, record]))
         return read.reconfigured

@@ -103,7 +103,7 @@ def test_a_chain_that_began_anew_is_named_and_is_not_all_well(written: Written) 
     recorder.journal.close(world.now_s, "the end of the process")
     bag = str(written(with_recorder(recorder.pages)))
     for told in (rfm("audit", "verify", bag, code=1), rfm("replay", bag, code=2)):
-        assert "robot/r1" in told and "it could not go on: TypeError: builtins.object cannot be recorded" in told
+        assert "robot/r1" in told and "the recording failed: TypeError: builtins.object cannot be recorded" in told
     chains = json.loads(rfm("replay", bag, "--json", code=2))["chains"]
     assert len(chains) > 1 and all(chain["broke_off"] for chain in chains) and all(chain["difference"] is None for chain in chains)
 

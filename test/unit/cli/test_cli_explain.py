@@ -58,7 +58,7 @@ def test_without_a_recording_the_fix_is_named(tmp_path: Path, monkeypatch: pytes
 
 def test_json_is_one_line(bag: Path) -> None:
     found = json.loads(told("audit", "explain", bag, "--robot", "push_1", "--at", "2.5", "--json"))
-    assert found["command"]["by"] == "row" and found["request"]["server"] == "server_1"
+    assert found["command"]["source"] == "step" and found["request"]["server"] == "server_1"
 
 
 def test_images_are_saved_as_png(bag: Path, tmp_path: Path) -> None:

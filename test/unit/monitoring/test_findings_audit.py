@@ -11,6 +11,6 @@ from test.unit.monitoring.test_findings import healthy, says
 def test_chains_that_broke_off_are_named_by_their_writer_and_the_reason() -> None:
     look = healthy()
     assert not findings(look)
-    says(look, "recorder: recording", WARN, *broken_lines({"robot/arm_1": (3, "it could not go on: TypeError: a hat")}))
+    says(look, "recorder: recording", WARN, *broken_lines({"robot/arm_1": (3, "the recording failed: TypeError: a hat")}))
     evidence = [line for one in findings(look) for line in one.evidence]
     assert any("robot/arm_1" in line and "began anew 3 times" in line and "TypeError: a hat" in line for line in evidence), evidence

@@ -47,7 +47,7 @@ BRAKING_S = VELOCITY / ACCELERATION
 
 
 def bound_s(config: RobotConfig) -> float:
-    """As docs/integrate.md has it: how long a controller moves on after the last word of its robot."""
+    """As docs/reference/integrate.md has it: how long a controller moves on after the last word of its robot."""
     period_s, update_s = 1 / config.control_rate_hz, 1 / config.controller_rate_hz
     return config.trajectory_horizon_s + max(0.5 * period_s, 3 * update_s, 0.05) + 4 * period_s + BRAKING_S + 0.5
 
@@ -266,7 +266,7 @@ def die(arm: Arm) -> None:
 @pytest.mark.parametrize("happens", [pause, cancel, lose_the_server, go_blind, die])
 @pytest.mark.parametrize("fallback", [(Rung(Motion.HOLD),), CONFIG.fallback], ids=["hold", "ramp_down"])
 def test_every_stop_is_a_trajectory_that_ends_at_rest(happens: Callable[[Arm], None], fallback: tuple[Rung, ...]) -> None:
-    """Within the limits, and within the bound that docs/integrate.md gives; a pause and a cancellation without the horizon."""
+    """Trajectories keep the limits and the bound in docs/reference/integrate.md; a pause and a cancellation have no horizon."""
     for seed in range(4):
         arm = Arm(replace(CONFIG, fallback=fallback), seed=seed)
         arm.rows = lambda begin: (

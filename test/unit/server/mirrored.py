@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -11,9 +10,10 @@ from typing import Any, cast
 
 import orjson
 
-from ros2_rfm_serving.audit.servers import objects
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers.witness import DRAIN, INPUTS, Note
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import ModelServer, ServerBrain, Work, events
+from ros2_rfm_serving.server import ModelServer, ServerBrain
 from test.unit.deep_equality import difference
 
 CACHES = {
@@ -27,51 +27,11 @@ CACHES = {
     ("Sessions", "_ended"): "are sessions that an engine may forget, which decides nothing",
     ("TaskLengths", "_left"): "is computed when it is asked for",
 }
-INPUTS: dict[str, type] = {
-    "open_session": events.SessionRequested,
-    "close_session": events.SessionClosed,
-    "refuse_waiting": events.QueueCleared,
-    "collect_sessions": events.LivenessChecked,
-    "reset_episode": events.EpisodeStarted,
-    "resize": events.LimitsChanged,
-    "reconfigure": events.ServerConfigurationChanged,
-    "declare": events.RatesScheduled,
-    "admitted": events.AdmissionChecked,
-    "charge": events.RequestReceived,
-    "unfit": events.RequestRejected,
-    "deposit": events.RequestEnqueued,
-    "superseded_early": events.RequestSuperseded,
-    "begin": events.EnginePolled,
-    "entered": events.BatchesPerceived,
-    "turn": events.SolverStepPolled,
-    "refetches": events.RefetchPolled,
-    "ended": events.BatchEnded,
-    "reply": events.AnswerReceived,
-    "snapshot": events.FiguresRequested,
-}
-"""Method -> its event, whose fields are the arguments in their order, without the time."""
 
 
 def stored(value: object) -> Any:
     """What comes out of a file into which a value was written."""
-    return objects.value(orjson.loads(orjson.dumps(objects.plain(value), option=orjson.OPT_SERIALIZE_NUMPY)))
-
-
-def event_of(name: str, *args: Any) -> tuple[events.Event, float]:
-    """Return a call of a core as an event, with its time; 0.0: the call has none."""
-    if name == "take_new":
-        return events.DrainCanceled() if args[0] else events.DrainStarted(), 0.0
-    found = inspect.signature(getattr(ServerBrain, name)).bind(None, *args).arguments
-    del found["self"]
-    now_s = found.pop("now_s", 0.0)
-    return INPUTS[name](*map(_field_of, found.values())), now_s
-
-
-def _field_of(value: Any) -> Any:
-    """Return an argument of a call as an event has it."""
-    if isinstance(value, Work):
-        return value.number
-    return tuple(value) if isinstance(value, list) else value
+    return codec.value(orjson.loads(orjson.dumps(codec.plain(value), option=orjson.OPT_SERIALIZE_NUMPY)))
 
 
 class Mirror:
@@ -84,14 +44,15 @@ class Mirror:
         self._twin: ServerBrain | None = None
         self.num_twins = self.num_decisions = 0
         self.num_restored: Counter[str] = Counter()
-        for name in (*INPUTS, "take_new"):
+        for name in (*INPUTS, DRAIN):
             setattr(self, name, partial(self._decided, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.core, name)
 
     def _decided(self, name: str, *args: Any) -> Any:
-        event, now_s = event_of(name, *args)
+        call = Note(0.0, name, args, None, 0.0)
+        event, now_s = call.event, call.now_s or 0.0
         if self._twin is not None:
             self._twin.mishaps[:] = self.core.mishaps
         answer, error = _outcome(lambda: getattr(self.core, name)(*args))
@@ -150,4 +111,4 @@ def mirrored(server: ModelServer, every: int = 40) -> Mirror:
     return made[0]
 
 
-__all__ = ["CACHES", "INPUTS", "Mirror", "event_of", "mirrored", "stored"]
+__all__ = ["CACHES", "Mirror", "mirrored", "stored"]

@@ -77,12 +77,16 @@ def test_time_without_any_server_is_counted_once() -> None:
 
 
 def test_a_request_that_was_replaced_before_it_was_looked_at_is_accounted_for() -> None:
-    def called(sequence: int, do: str) -> Entry:
+    def received(sequence: int, name: str) -> Entry:
         request = {"robot": "arm_1", "component": "system1", "session_epoch": 7, "episode": 2, "sequence": sequence}
-        return Entry("server/server_1", 1, 1.0, 1.0, "call", {"do": do, "args": {"request": request}, "result": None})
+        return Entry("server/server_1", 1, 1.0, 1.0, "event", {"event": {"~": name, "request": request}, "result": None})
 
     log = AuditLog([])
-    log.by_writer["server/server_1"] = [called(1, "charge"), called(2, "charge"), called(1, "superseded_early")]
+    log.by_writer["server/server_1"] = [
+        received(1, "RequestReceived"),
+        received(2, "RequestReceived"),
+        received(1, "RequestSuperseded"),
+    ]
     assert replaced_early(log) == {Key("arm_1", "system1", 7, 2, 1)}
 
 
@@ -90,16 +94,16 @@ def test_a_server_serves_its_model_from_its_being_ready_to_its_last_word() -> No
     def said(writer: str, run: int, at_s: float, kind: str, **body: object) -> Entry:
         return Entry(writer, run, at_s, at_s, kind, body)
 
-    made_of = {"engine": {"model": "policy"}}
+    engine = {"model": "policy"}
     log = AuditLog([])
     log.by_writer["server/server_1"] = [
-        said("server/server_1", 1, 1.0, "begin", made_of=None),
-        said("server/server_1", 2, 2.0, "begin", made_of=made_of),
+        said("server/server_1", 1, 1.0, "begin", engine=None),
+        said("server/server_1", 2, 2.0, "begin", engine=engine),
         said("server/server_1", 2, 3.0, "transition", to="ready"),
         said("server/server_1", 2, 9.0, "snapshot"),
-        said("server/server_1", 3, 20.0, "begin", made_of=made_of),  # the recorder came later
+        said("server/server_1", 3, 20.0, "begin", engine=engine),  # the recorder came later
         said("server/server_1", 3, 25.0, "snapshot"),
-        said("server/server_1", 4, 30.0, "begin", made_of={"engine": {"model": "judge"}}),
+        said("server/server_1", 4, 30.0, "begin", engine={"model": "judge"}),
         said("server/server_1", 4, 35.0, "snapshot"),
     ]
     assert served(log, "policy") == [(3.0, 9.0), (20.0, 25.0)] and served(log, "judge") == [(30.0, 35.0)]

@@ -96,7 +96,7 @@ def test_an_aborted_goal_and_a_persons_word_count() -> None:
     assert list(watch.goals(topic, goals(2))) == []
     assert [(cause.kind, cause.who) for cause in watch.goals(topic, goals(6))] == [("abort", "push_1")]
     assert list(watch.goals(topic, goals(6, 2))) == []
-    said = list(watch.records("robot/push_1", [{"kind": "tick"}, {"kind": "person", "what": "abort"}]))
+    said = list(watch.records("robot/push_1", [{"kind": "tick"}, {"kind": "operator_command", "command": "abort"}]))
     assert said == [Cause("person", "push_1", "abort")]
 
 
