@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,10 +20,17 @@ BY_STRING = frozenset({"getattr", "setattr", "hasattr", "delattr", "__setattr__"
 SERIALISING = frozenset({"dataclasses.asdict", "dataclasses.astuple", "dataclasses.fields", "vars"})
 SERIALISING_METHODS = frozenset({"_asdict", "model_dump", "model_dump_json", "model_validate"})
 """What turns names of attributes into data: JSON, ROS parameters, keys of a descriptor."""
+KEPT_TABLES = frozenset({f"{PACKAGE}.types.state.kept", f"{PACKAGE}.types.state.keep"})
+"""What makes the table of a class's snapshot: strings name its attributes, keywords are names in the snapshot."""
 PYDANTIC = "pydantic.main.BaseModel"
 REPLACING = frozenset({"dataclasses.replace", "copy.replace"})
 DOTTED = re.compile(rf"(?<![\w./]){PACKAGE}(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_][\w.]*)?")
 PATH = re.compile(rf"(?<!\w){PACKAGE}(?:/\w+)+(?:\.py)?\b")
+CLASS = re.compile(r"(?<![\w./-])(?:[A-Z][a-z0-9]+){2,}\b(?:\.[a-z_]\w*)*(?![/-])")
+"""A class in prose, by its capitals, with members of it."""
+PARTIAL = re.compile(r"(?<![\w/.:-])(\w+(?:/\w+)+)(\.py)?\b(?![\w-])")
+"""A path below the package, as prose has it."""
+FILE = re.compile(r"(?<![\w/.-])(\w+)\.py\b(?!/)")
 QUOTED = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(\))?`(?!`)")
 NODES = {
     ast.Name: "NameExpr",
@@ -158,12 +165,20 @@ class Plan:
         self.problems: list[str] = []
         self.serialised: dict[str, list[str]] = defaultdict(list)
         """Class -> places where the names of its attributes become data."""
+        self.keys: dict[tuple[str, str], str] = {(entry.parent, entry.last): entry.new for entry in table.of(("key",))}
+        """Class (or constant) and name in its snapshot -> new name."""
+        self.found_keys: set[tuple[str, str]] = set()
         self._read_table()
         self.owners = {owner for owner, _ in self.members.new}
         self.member_names = {name for _, name in self.members.new}
         self.parameter_names = {name for _, name in self.parameters}
-        self.old_names = {entry.last for entry in table.entries if entry.kind != "text"}
+        self.old_names = {entry.last for entry in table.entries if entry.kind not in ("text", "key")}
         self.named_in_strings = {entry.last for entry in table.entries if entry.kind not in ("text", "parameter")}
+        classes = [full for full in types.classes if self.members.is_ours(full) and full.startswith(f"{PACKAGE}.")]
+        times = Counter(full.rpartition(".")[2] for full in types.classes if self.members.is_ours(full))
+        self.unique_classes = {
+            name: full for full in classes if CLASS.fullmatch(name := full.rpartition(".")[2]) and times[name] == 1
+        }
         self._definers: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for full, known in types.classes.items():
             for name in known.members & self.member_names:
@@ -216,6 +231,9 @@ class Plan:
     def run(self) -> None:
         for module in sorted(self.package.sources):
             _FilePlanner(self, self.package.sources[module]).run()
+        for entry in self.table.of(("key",)):
+            if (entry.parent, entry.last) not in self.found_keys:
+                self.problems.append(f"line {entry.line}: the snapshot of {entry.parent} has no keyword {entry.last}")
         for (owner, name), entry in self.members.entries.items():
             if PYDANTIC in self.types.bases(owner) and not name.startswith("_") and entry.kind == "attribute":
                 self.problems.append(f"line {entry.line}: {owner}.{name} is a field of a pydantic model: a key that users write")
@@ -253,6 +271,39 @@ class Plan:
         """Return a text with the full dotted names and paths of the package as they are afterwards."""
         return PATH.sub(lambda found: self._path(found[0]), DOTTED.sub(lambda found: self._dotted(found[0]), text))
 
+    def by_class(self, dotted: str) -> str:
+        """Return `Class` or `Class.member` with new names, where the name of a class has several capitals and stands once."""
+        first, *rest = dotted.split(".")
+        full = self.unique_classes.get(first)
+        if full is None:
+            return dotted
+        names, around = [self.globals.get(full, first)], full
+        for name in rest:
+            names.append(self.members.find(around, name) or name)
+            around = f"{around}.{name}"
+        return ".".join(names)
+
+    def in_prose(self, text: str, around: str = "") -> str:
+        """Return a text that is no code with new names of classes and files. around: the package that it stands in."""
+        text = CLASS.sub(lambda found: self.by_class(found[0]), text)
+        text = PARTIAL.sub(lambda found: self.partial_path(found[1]) + (found[2] or ""), text)
+        return FILE.sub(lambda found: self.file_name(found[1], around) + ".py", text)
+
+    def partial_path(self, path: str) -> str:
+        """Return the end of a path of a module with new names, where only one module has that end."""
+        dotted = path.replace("/", ".")
+        found = [one for one in self.package.folders if one.startswith(f"{PACKAGE}.") and one.endswith(f".{dotted}")]
+        if len(found) != 1:
+            return path
+        return "/".join(moved(found[0], self.modules).split(".")[-len(dotted.split(".")) :])
+
+    def file_name(self, name: str, around: str) -> str:
+        """Return the new name of a file: of the one in the same package, or where all of this name are renamed alike."""
+        if (beside := f"{around}.{name}") in self.package.sources:
+            return moved(beside, self.modules).rpartition(".")[2]
+        news = {moved(one, self.modules).rpartition(".")[2] for one in self.package.sources if one.endswith(f".{name}")}
+        return news.pop() if len(news) == 1 else name
+
     def _path(self, path: str) -> str:
         suffix = ".py" if path.endswith(".py") else ""
         return moved(path.removesuffix(suffix).replace("/", "."), self.modules).replace(".", "/") + suffix
@@ -289,11 +340,17 @@ class _FilePlanner:
         self._places = places.located(source.tree, source.data)
         self._typed = plan.types.expressions.get(source.module, {})
         self._lines = source.data.decode().splitlines()
+        self._handled = dict(self._handlers())
+        """Number of a lambda's scope -> class of its parameter `event`, in a table of events with their handlers."""
+        self._constants: dict[int, str] = {}
+        """id of a call -> name that its result is given."""
 
     def run(self) -> None:
         for use in self._source.uses:
             self._use(use)
         for node in ast.walk(self._source.tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+                self._constants[id(node.value)] = node.targets[0].id
             if isinstance(node, ast.Attribute):
                 self._attribute(node)
             elif isinstance(node, ast.Call):
@@ -306,6 +363,17 @@ class _FilePlanner:
                 self._listed(node)
         self._strings()
         self._texts()
+
+    def _handlers(self) -> Iterator[tuple[int, str]]:
+        for node in ast.walk(self._source.tree):
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if key is None or not isinstance(value, ast.Lambda):
+                        continue
+                    scope = self._source.inner[id(value)]
+                    full = self._plan.package.full_of(key, self._source.scopes[id(key)])
+                    if full and "event" in scope.bindings:
+                        yield scope.number, full
 
     def _edit(self, start: int, old: str, new: str) -> None:
         found = self._source.data[start : start + len(old.encode())].decode(errors="replace")
@@ -394,6 +462,8 @@ class _FilePlanner:
             return name, True
         if full in plan.types.classes:
             return plan.members.find(full, name) or name, True
+        if isinstance(value, ast.Name) and value.id == "event" and (event := self._handled.get(scope.number)):
+            return plan.members.find(event, name) or name, True
         if full and not plan.members.is_ours(full) and not any(full.startswith(f"{one}.") for one in ("builtins",)):
             return name, True  # a module or class of others
         found = tuple(one.removeprefix(TYPE) for one in self._types(value) if one.removeprefix(TYPE) not in NOTHING.values())
@@ -401,10 +471,16 @@ class _FilePlanner:
             return self._by_types(found, name, node)
         return self._unknown(name, node, found)
 
+    def _narrowed(self, full: str, name: str) -> str:
+        """Return the class that has a member, where mypy narrowed an object to several classes at once."""
+        if not full.startswith("<subclass of"):
+            return full
+        return next((one for one in re.findall(r'"([\w.]+)"', full) if self._plan.types.owner(one, name)), full)
+
     def _by_types(self, found: tuple[str, ...], name: str, node: ast.AST) -> tuple[str, bool]:
         plan = self._plan
         news = set()
-        for one in found:
+        for one in map(self._narrowed, found, [name] * len(found)):
             if one.startswith(MODULE):
                 news.add(plan.exported_as(one.removeprefix(MODULE), name))
             elif one.startswith(FUNCTION):
@@ -444,9 +520,42 @@ class _FilePlanner:
         if last in BY_STRING and len(node.args) >= 2:
             arguments = node.args[-3:] if last == "__setattr__" else node.args
             self._by_string(arguments[0], arguments[1])
+        if last == "check_names" and isinstance(node.args[0], ast.Constant):
+            self._class_name(node.args[0])
+        if last in ("kept", "keep") and self._plan.package.full_of(node.func, self._source.scopes[id(node)]) in KEPT_TABLES:
+            self._kept(node, last)
+            return
         for keyword in node.keywords:
             if keyword.arg:
                 self._keyword(node, keyword, keyword.arg)
+
+    def _class_name(self, node: ast.Constant) -> None:
+        """A string that begins with the name of a class of its file, as the errors of snapshots have it."""
+        name, scope = str(node.value).split(".")[0], self._source.scope
+        bound = scope.bindings.get(name)
+        new = self._plan.new_of(scope, name) if bound else name
+        if new != name:
+            self._change(node, "value", new + str(node.value)[len(name) :])
+            self._edit(self._places[id(node)][0] + 1, name, new)
+
+    def _kept(self, node: ast.Call, last: str) -> None:
+        """The table of a snapshot: strings follow the attributes that they name, keywords follow the table's entries `key`."""
+        plan, scope = self._plan, self._source.scopes[id(node)]
+        owner = scope.owner
+        if last == "keep":
+            owner = plan.package.full_of(node.args[0], scope)
+        strings = [one for argument in node.args for one in ast.walk(argument) if isinstance(one, ast.Constant)]
+        for string in [*strings, *(keyword.value for keyword in node.keywords if keyword.arg)]:
+            name = string.value if isinstance(string, ast.Constant) else None
+            if isinstance(name, str) and owner and (new := plan.members.find(owner, name)):
+                self._change(string, "value", new)
+                self._edit(self._places[id(string)][0] + 1, name, new)
+        keyed = owner or f"{scope.full}.{self._constants.get(id(node), '')}"
+        for keyword in node.keywords:
+            if keyword.arg and (new := plan.keys.get((keyed, keyword.arg))):
+                plan.found_keys.add((keyed, keyword.arg))
+                self._change(keyword, "arg", new)
+                self._edit(self._places[id(keyword)][0], keyword.arg, new)
 
     def _note_serialised(self, node: ast.Call, last: str) -> None:
         full = self._plan.package.full_of(node.func, self._source.scopes[id(node)]) or last
@@ -657,8 +766,18 @@ class _FilePlanner:
         for old, new in plan.texts.get(self._source.path.as_posix(), []):
             for found in re.finditer(re.escape(old), text):
                 self._edit(start + len(text[: found.start()].encode()), old, new)
-        if not is_prose:
-            return
+        if is_prose:
+            self._prose(text, start, line)
+
+    def _prose(self, text: str, start: int, line: int) -> None:
+        """Files and names in backquotes of a docstring or comment."""
+        plan = self._plan
+        package = self._source.module if self._source.is_package else self._source.module.rpartition(".")[0]
+        for pattern in (PARTIAL, FILE):
+            for found in pattern.finditer(text):
+                new = plan.in_prose(found[0], package)
+                if new != found[0]:
+                    self._edit(start + len(text[: found.start()].encode()), found[0], new)
         scope = places.scope_at(self._source, line)
         for found in QUOTED.finditer(text):
             if not set(found[1].split(".")) & plan.old_names:
@@ -666,7 +785,7 @@ class _FilePlanner:
             new = self._reference(found[1], scope)
             if new != found[1]:
                 self._edit(start + len(text[: found.start(1)].encode()), found[1], new)
-            else:
+            elif not found[1].endswith(".py"):
                 at = line + text.count("\n", 0, found.start())
                 words = self._lines[at - 1].strip()
                 plan.to_check.append(f"{self._source.path}:{at}: {words}  [`{found[1]}` in prose]")
@@ -689,7 +808,7 @@ class _FilePlanner:
                 names.append(plan.members.find(around, name) or name)
                 around = f"{around}.{name}"
             return ".".join(names)
-        return dotted
+        return plan.by_class(dotted)
 
 
 def shadows(plan: Plan) -> Iterator[str]:

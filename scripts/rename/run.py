@@ -9,9 +9,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from scripts.rename import gate, names, texts, typed
+from scripts.rename import gate, mutants, names, texts, typed
 from scripts.rename.plan import Plan, shadows
 from scripts.rename.table import GLOBALS, KINDS, Entry, Table, TableError, read
+from scripts.rename.wrap import wrap
 
 FOLDERS = ("ros2_rfm_serving", "lab", "test", "scripts", "examples", "launch")
 UNCHECKED = ("launch",)
@@ -19,7 +20,7 @@ UNCHECKED = ("launch",)
 OWN = Path("scripts/rename")
 RECORDED_ROOMS = ("types", "server", "dispatch", "profiles", "factory", "engines")
 """Rooms of `audit/servers/objects.py`; of `engines`, `engines.base` alone."""
-FORMATTED = ("ros2_rfm_serving", "lab", "test", "launch")
+FORMATTED = ("ros2_rfm_serving", "lab", "test", "examples", "launch")
 
 
 def main() -> int:
@@ -93,7 +94,7 @@ def without_applied(table: Table, package: names.Package, types: typed.Types) ->
         )
 
     def is_applied(entry: Entry) -> bool:
-        if entry.kind == "text" or exists(entry, entry.parent, entry.last):
+        if entry.kind in ("text", "key") or exists(entry, entry.parent, entry.last):
             return False
         names_before = entry.parent.split(".")
         after = [parts.get(".".join(names_before[: number + 1]), one) for number, one in enumerate(names_before)]
@@ -116,7 +117,7 @@ def _print_entries(table: Table, *, recorded: bool) -> None:
 
 def is_recorded(entry: Entry) -> bool:
     """Return whether servers' recordings (format 1) name it: modules, classes, functions and attributes of these rooms."""
-    if entry.kind in ("parameter", "constant", "text") or entry.room not in RECORDED_ROOMS:
+    if entry.kind in ("parameter", "constant", "key", "text") or entry.room not in RECORDED_ROOMS:
         return False
     return entry.room != "engines" or entry.old.startswith("ros2_rfm_serving.engines.base")
 
@@ -134,11 +135,15 @@ def _apply(plan: Plan, others: list[texts.TextPlan], root: Path) -> int:
     for other in others:
         other.path.write_text(other.text, encoding="utf-8")
     moves = texts.move_modules(plan, root)
+    if mutants.follow(plan, root) and mutants.MUTANTS not in touched:
+        touched.append(mutants.MUTANTS)
     paths = [str(moves(path)) for path in touched if path.parts[0] in FORMATTED]
     before = {path: Path(path).read_bytes() for path in paths}
     if paths:
         subprocess.run([sys.executable, "-m", "ruff", "check", "--select", "I", "--fix", "--quiet", *paths], check=False)
         subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", *paths], check=True)
+    for path in paths:
+        wrap(Path(path))
     changed = [path for path in paths if not gate.differ_in_imports_alone(before[path], Path(path).read_bytes())]
     print("\nFormatting changed more than the order of imports:" if changed else "\nApplied.", *changed)
     print("Next: make lint, the tests of the room, and the places to check above.")

@@ -1,7 +1,8 @@
 """The table of renames: one tab-separated line per name, `kind old new note`.
 
-Kinds: `module`, `class`, `function`, `constant`, `method`, `attribute`, `parameter`, and `text`, which replaces literal text in one
-file (`old` is `path|text`). `old` is the full dotted name, `new` the last part alone. Lines that begin with `#` are comments.
+Kinds: `module`, `class`, `function`, `constant`, `method`, `attribute`, `parameter`; `key`, a name in the snapshot of a class,
+which is a keyword of its `kept(...)` (of a constant: `module.CONSTANT.key`); and `text`, which replaces literal text in one file
+(`old` is `path|text`). `old` is the full dotted name, `new` the last part alone. Lines that begin with `#` are comments.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE = "ros2_rfm_serving"
-KINDS = ("module", "class", "function", "constant", "method", "attribute", "parameter", "text")
+KINDS = ("module", "class", "function", "constant", "method", "attribute", "parameter", "key", "text")
 MEMBERS = ("method", "attribute")
 GLOBALS = ("class", "function", "constant")
 

@@ -14,6 +14,8 @@ from scripts.rename.table import moved
 SUFFIXES = frozenset(
     (".md", ".rst", ".toml", ".cfg", ".yaml", ".yml", ".txt", ".cmake", ".sh", ".json", ".ini", ".xml", ".svg", ".tsv", "")
 )
+PROSE = frozenset((".md", ".rst"))
+MESSAGES = ("msg/", "srv/", "action/")
 LEFT_OUT = ("findings/", "CHANGELOG", "scripts/renames.tsv", "test/bags/", "models/")
 """History, and recordings, which are not made anew."""
 
@@ -39,6 +41,8 @@ def planned(plan: Plan, root: Path, python: frozenset[Path]) -> list[TextPlan]:
         except UnicodeDecodeError:
             continue
         new = plan.rewritten(text)
+        if path.suffix in PROSE and not str(path).startswith(MESSAGES):
+            new = plan.in_prose(new)
         for old, replaced in plan.texts.get(path.as_posix(), []):
             if old not in new:
                 plan.problems.append(f"{path}: {old!r} is not in it")
