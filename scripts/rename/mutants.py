@@ -12,7 +12,7 @@ from scripts.rename.plan import FilePlan, Plan
 from scripts.rename.table import PACKAGE, moved
 
 MUTANTS = Path("test/mutants/mutants.py")
-NAME = re.compile(rb"(?<![\w.])[A-Za-z_]\w*|(?<=\.)[A-Za-z_]\w*")
+NAME = re.compile(rb"\.?\b[A-Za-z_]\w*")
 
 
 def follow(plan: Plan, root: Path) -> bool:
@@ -42,21 +42,40 @@ def _edits(plan: Plan, tree: ast.AST, data: bytes, where: Mapping[int, tuple[int
         start, stop = where[id(given["file"])]
         after = moved(module, plan.modules).removeprefix(f"{PACKAGE}.").replace(".", "/")
         yield start, stop, f'"{after}.py"'.encode()
-        of_piece, of_file = _names(file, str(given["old"].value).encode())
-        for name, known in (("old", of_piece), ("new", {**of_file, **of_piece})):
-            start, stop = where[id(given[name])]
-            yield start, stop, NAME.sub(lambda found, known=known: known.get(found[0], found[0]), data[start:stop])  # type: ignore[misc]
+        old, new = given["old"], given["new"]
+        piece, of_piece, of_file = _names(file, str(old.value))
+        start, stop = where[id(old)]
+        is_literal = data[start + 1 : stop - 1] == str(old.value).encode()
+        yield (
+            start,
+            stop,
+            data[start : start + 1] + piece + data[stop - 1 : stop] if is_literal else _renamed(data[start:stop], of_piece),
+        )
+        start, stop = where[id(new)]
+        yield start, stop, _renamed(data[start:stop], {**of_file, **of_piece})
 
 
-def _names(file: FilePlan, piece: bytes) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """Return old name -> new name in a piece of a file, and those of the whole file that are renamed in one way."""
-    data = file.source.data
+def _renamed(text: bytes, names: Mapping[bytes, bytes]) -> bytes:
+    return NAME.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+def _names(file: FilePlan, old: str) -> tuple[bytes, dict[bytes, bytes], dict[bytes, bytes]]:
+    """Return a piece of a file afterwards, and old name -> new name, in the piece and of those that the file renames in one way.
+
+    A name after a dot has the dot, for an attribute and a variable of the same name are two.
+    """
+    data, piece = file.source.data, old.encode()
     start = data.find(piece)
     inside: dict[bytes, bytes] = {name: name for name in NAME.findall(piece)}
     everywhere: dict[bytes, set[bytes]] = {}
-    for edit in file.edits.values():
-        old = data[edit.start : edit.end]
-        everywhere.setdefault(old, set()).add(edit.new.encode())
+    parts, place = [], start
+    for edit in sorted(file.edits.values()):
+        dot = b"." if data[edit.start - 1 : edit.start] == b"." else b""
+        name, new = dot + data[edit.start : edit.end], dot + edit.new.encode()
+        everywhere.setdefault(name, set()).add(new)
         if start >= 0 and start <= edit.start and edit.end <= start + len(piece):
-            inside[old] = edit.new.encode()
-    return inside, {old: news.pop() for old, news in everywhere.items() if len(news) == 1}
+            inside[name] = new
+            parts += [data[place : edit.start], edit.new.encode()]
+            place = edit.end
+    after = b"".join([*parts, data[place : start + len(piece)]]) if start >= 0 else piece
+    return after, inside, {name: news.pop() for name, news in everywhere.items() if len(news) == 1}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import os
 import subprocess
 import sys
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts.rename import gate, mutants, names, texts, typed
@@ -40,8 +44,13 @@ def main() -> int:
     files = python_files(root)
     package = names.Package({module: names.read(path, module) for module, path in files.items()})
     types = typed.load(root, {m: p for m, p in files.items() if p.parts[0] not in UNCHECKED}, arguments.cache)
-    table = without_applied(table, package, types)
-    plan = Plan(package, types, table)
+    if arguments.series:
+        return _series(table, arguments.series, lambda part: _run(part, package, types, files, root, is_dry=False))
+    return _run(table, package, types, files, root, is_dry=arguments.dry_run)
+
+
+def _run(table: Table, package: names.Package, types: typed.Types, files: dict[str, Path], root: Path, *, is_dry: bool) -> int:
+    plan = Plan(package, types, without_applied(table, package, types))
     plan.run()
     plan.problems += shadows(plan)
     others = texts.planned(plan, root, frozenset(files.values()))
@@ -50,15 +59,45 @@ def main() -> int:
     if plan.problems or found:
         print("\nNOT APPLIED:", *plan.problems, *found, sep="\n  ")
         return 1
-    if arguments.dry_run:
-        return 0
-    return _apply(plan, others, root)
+    return 0 if is_dry else _apply(plan, others, root)
+
+
+def _series(table: Table, series: list[str], run: Callable[[Table], int]) -> int:
+    """Apply rooms one after the other, one commit each, all from one build of the types: each time, all rooms so far are applied
+    to the tree of the beginning, in a process of its own, for a plan changes the trees of the sources."""
+    base = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    rooms: list[str] = []
+    for step in series:
+        rooms += step.split("+")
+        subprocess.run(["git", "read-tree", "-u", "--reset", base], check=True)
+        sys.stdout.flush()
+        if not (child := os.fork()):
+            os._exit(_quietly(lambda: run(Table([entry for entry in table.entries if entry.room in rooms])), step))
+        if os.waitpid(child, 0)[1]:
+            print(f"{step} was not applied: see build/rename/{step}.txt")
+            return 1
+        subject = f"rename: room {step}" if "+" not in step else f"rename: rooms {step.replace('+', ', ')}"
+        subprocess.run(["git", "add", "-A"], check=True)
+        subprocess.run(["git", "commit", "--quiet", "-m", f"{subject}, by the table"], check=True)
+        print(f"{subject}: done", flush=True)
+    return 0
+
+
+def _quietly(run: Callable[[], int], step: str) -> int:
+    """Run with the report in a file of `build/rename/`."""
+    with Path(f"build/rename/{step}.txt").open("w", encoding="utf-8") as report, contextlib.redirect_stdout(report):
+        try:
+            return run()
+        except BaseException:
+            traceback.print_exc(file=report)
+            return 2
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.rename", description=__doc__)
     parser.add_argument("--table", type=Path, default=Path("scripts/renames.tsv"))
     parser.add_argument("--room", action="append", default=[], help="only entries of this folder of the package; may be repeated")
+    parser.add_argument("--series", nargs="+", help="apply these rooms in order, one commit each; a+b: in one")
     parser.add_argument("--dry-run", action="store_true", help="report, and change nothing")
     parser.add_argument("--counts", action="store_true", help="print how many entries each room has")
     parser.add_argument("--recorded", action="store_true", help="print the entries whose names recordings hold")
