@@ -67,7 +67,7 @@ def _bindings(file: FilePlan, after: Source) -> Iterator[str]:
 
 
 def _dump(tree: ast.Module) -> str:
-    for node in prose(tree):
+    for node in prose(ast.walk(tree)):
         node.value = ""
     return ast.dump(tree)
 

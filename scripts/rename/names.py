@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -107,6 +109,15 @@ class Source:
 
     def __post_init__(self) -> None:
         _Resolver(self).run()
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Return all words of the file: a name that is none of them does not stand in it."""
+        return frozenset(re.findall(r"\w+", self.data.decode()))
 
 
 def read(path: Path, module: str) -> Source:

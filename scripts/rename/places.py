@@ -6,7 +6,7 @@ import ast
 import io
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scripts.rename.names import Scope, Source
 
@@ -139,9 +139,9 @@ def _end_of_format(text: bytes, place: int, stop: int) -> int:
     return place
 
 
-def prose(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Yield docstrings, also those of attributes."""
-    for node in ast.walk(tree):
+def prose(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
+    """Yield docstrings, also those of attributes. nodes: those of a tree."""
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value
 

@@ -174,6 +174,15 @@ class Plan:
         self.parameter_names = {name for _, name in self.parameters}
         self.old_names = {entry.last for entry in table.entries if entry.kind not in ("text", "key")}
         self.named_in_strings = {entry.last for entry in table.entries if entry.kind not in ("text", "parameter")}
+        self._by_last: dict[str, list[str]] = defaultdict(list)
+        """Last name -> modules and packages below the package."""
+        for one in package.folders:
+            if one.startswith(f"{PACKAGE}."):
+                self._by_last[one.rpartition(".")[2]].append(one)
+        self._elsewhere: dict[str, list[str]] = defaultdict(list)
+        for one in package.sources:
+            if not one.startswith(f"{PACKAGE}."):
+                self._elsewhere[one.rpartition(".")[2]].append(one)
         classes = [full for full in types.classes if self.members.is_ours(full) and full.startswith(f"{PACKAGE}.")]
         times = Counter(full.rpartition(".")[2] for full in types.classes if self.members.is_ours(full))
         self.unique_classes = {
@@ -229,8 +238,10 @@ class Plan:
             raise TableError(f"line {entry.line}: {entry.parent} has no parameter {entry.last}")
 
     def run(self) -> None:
-        for module in sorted(self.package.sources):
-            _FilePlanner(self, self.package.sources[module]).run()
+        names = frozenset({entry.last for entry in self.table.entries if entry.kind != "text"})
+        for _, source in sorted(self.package.sources.items()):
+            if source.words & names or source.path.as_posix() in self.texts:
+                _FilePlanner(self, source).run()
         for entry in self.table.of(("key",)):
             if (entry.parent, entry.last) not in self.found_keys:
                 self.problems.append(f"line {entry.line}: the snapshot of {entry.parent} has no keyword {entry.last}")
@@ -292,7 +303,7 @@ class Plan:
     def partial_path(self, path: str) -> str:
         """Return the end of a path of a module with new names, where only one module has that end."""
         dotted = path.replace("/", ".")
-        found = [one for one in self.package.folders if one.startswith(f"{PACKAGE}.") and one.endswith(f".{dotted}")]
+        found = [one for one in self._by_last[dotted.rpartition(".")[2]] if one.endswith(f".{dotted}")]
         if len(found) != 1:
             return path
         return "/".join(moved(found[0], self.modules).split(".")[-len(dotted.split(".")) :])
@@ -301,7 +312,8 @@ class Plan:
         """Return the new name of a file: of the one in the same package, or where all of this name are renamed alike."""
         if (beside := f"{around}.{name}") in self.package.sources:
             return moved(beside, self.modules).rpartition(".")[2]
-        news = {moved(one, self.modules).rpartition(".")[2] for one in self.package.sources if one.endswith(f".{name}")}
+        alike = [one for one in self._by_last[name] if one in self.package.sources]
+        news = {moved(one, self.modules).rpartition(".")[2] for one in [*alike, *self._elsewhere[name]]}
         return news.pop() if len(news) == 1 else name
 
     def _path(self, path: str) -> str:
@@ -348,7 +360,7 @@ class _FilePlanner:
     def run(self) -> None:
         for use in self._source.uses:
             self._use(use)
-        for node in ast.walk(self._source.tree):
+        for node in self._source.nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
                 self._constants[id(node.value)] = node.targets[0].id
             if isinstance(node, ast.Attribute):
@@ -365,7 +377,7 @@ class _FilePlanner:
         self._texts()
 
     def _handlers(self) -> Iterator[tuple[int, str]]:
-        for node in ast.walk(self._source.tree):
+        for node in self._source.nodes:
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
                     if key is None or not isinstance(value, ast.Lambda):
@@ -722,9 +734,9 @@ class _FilePlanner:
     def _strings(self) -> None:
         """Strings that are code: full names and paths inside them, and reports of those that are a renamed name."""
         plan = self._plan
-        prose = {id(node) for node in places.prose(self._source.tree)}
+        prose = {id(node) for node in places.prose(self._source.nodes)}
         texts = plan.texts.get(self._source.path.as_posix(), [])
-        for node in ast.walk(self._source.tree):
+        for node in self._source.nodes:
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in prose:
                 continue
             new = plan.rewritten(node.value)
@@ -748,7 +760,7 @@ class _FilePlanner:
         """Full names and paths in every string and comment, and names in backquotes in docstrings and comments."""
         data = self._source.data
         starts = places.line_starts(data)
-        prose = {self._places[id(node)][0] for node in places.prose(self._source.tree)}
+        prose = {self._places[id(node)][0] for node in places.prose(self._source.nodes)}
         for token in tokenize.tokenize(io.BytesIO(data).readline):
             if token.type not in (tokenize.STRING, tokenize.COMMENT):
                 continue
@@ -778,10 +790,10 @@ class _FilePlanner:
                 new = plan.in_prose(found[0], package)
                 if new != found[0]:
                     self._edit(start + len(text[: found.start()].encode()), found[0], new)
-        scope = places.scope_at(self._source, line)
         for found in QUOTED.finditer(text):
             if not set(found[1].split(".")) & plan.old_names:
                 continue
+            scope = places.scope_at(self._source, line)
             new = self._reference(found[1], scope)
             if new != found[1]:
                 self._edit(start + len(text[: found.start(1)].encode()), found[1], new)

@@ -45,6 +45,8 @@ def main() -> int:
     package = names.Package({module: names.read(path, module) for module, path in files.items()})
     types = typed.load(root, {m: p for m, p in files.items() if p.parts[0] not in UNCHECKED}, arguments.cache)
     if arguments.series:
+        for source in package.sources.values():  # once, and not in the process of each room
+            assert source.nodes and source.words is not None
         return _series(table, arguments.series, lambda part: _run(part, package, types, files, root, is_dry=False))
     return _run(table, package, types, files, root, is_dry=arguments.dry_run)
 
@@ -71,8 +73,9 @@ def _series(table: Table, series: list[str], run: Callable[[Table], int]) -> int
         rooms += step.split("+")
         subprocess.run(["git", "read-tree", "-u", "--reset", base], check=True)
         sys.stdout.flush()
+        part = Table([entry for entry in table.entries if entry.room in rooms])
         if not (child := os.fork()):
-            os._exit(_quietly(lambda: run(Table([entry for entry in table.entries if entry.room in rooms])), step))
+            os._exit(_quietly(run, part, step))
         if os.waitpid(child, 0)[1]:
             print(f"{step} was not applied: see build/rename/{step}.txt")
             return 1
@@ -83,11 +86,11 @@ def _series(table: Table, series: list[str], run: Callable[[Table], int]) -> int
     return 0
 
 
-def _quietly(run: Callable[[], int], step: str) -> int:
+def _quietly(run: Callable[[Table], int], part: Table, step: str) -> int:
     """Run with the report in a file of `build/rename/`."""
     with Path(f"build/rename/{step}.txt").open("w", encoding="utf-8") as report, contextlib.redirect_stdout(report):
         try:
-            return run()
+            return run(part)
         except BaseException:
             traceback.print_exc(file=report)
             return 2

@@ -32,7 +32,7 @@ def wrap(path: Path) -> bool:
 
 def _kinds(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of docstrings and those that are comments alone."""
-    for node in prose(ast.parse(text)):
+    for node in prose(ast.walk(ast.parse(text))):
         yield from ((number, "docstring") for number in range(node.lineno, (node.end_lineno or 0) + 1))
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
