@@ -45,7 +45,7 @@ def planned(plan: Plan, root: Path, python: frozenset[Path]) -> list[TextPlan]:
             new = plan.in_prose(new)
         for old, replaced in plan.texts.get(path.as_posix(), []):
             if old not in new:
-                plan.problems.append(f"{path}: {old!r} is not in it")
+                plan.to_check.append(f"{path}: {old!r} is not in it")
             new = new.replace(old, replaced)
         if new != text:
             found.append(TextPlan(path, new))
