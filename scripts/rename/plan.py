@@ -393,7 +393,10 @@ class _FilePlanner:
             line = self._source.data.count(b"\n", 0, start) + 1
             self._plan.problems.append(f"{self._source.path}:{line}: expected {old!r}, found {found!r}: rename it by hand")
             return
-        self._file.edits[start, start + len(old.encode())] = Edit(start, start + len(old.encode()), new)
+        end = start + len(old.encode())
+        if any(one <= start and end <= other and (one, other) != (start, end) for one, other in self._file.edits):
+            return  # a text of the table has it
+        self._file.edits[start, end] = Edit(start, end, new)
 
     def _change(self, node: ast.AST, name: str, new: str, index: int = -1) -> None:
         def change() -> None:
