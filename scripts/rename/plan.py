@@ -488,7 +488,7 @@ class _FilePlanner:
 
     def _narrowed(self, full: str, name: str) -> str:
         """Return the class that has a member, where mypy narrowed an object to several classes at once."""
-        if not full.startswith("<subclass of"):
+        if "<subclass of" not in full:
             return full
         return next((one for one in re.findall(r'"([\w.]+)"', full) if self._plan.types.owner(one, name)), full)
 
