@@ -26,7 +26,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 ROOMS = ("types", "factory", "profiles", "engines", "dispatch", "scheduler", "server", "robot", "virtual_time", "simulation")
 """Packages whose source enters the digest: all that the compiler reads."""
 MODULES = (
-    *(f"types.{name}" for name in ("following", "histogram", "patience", "phase")),
+    *(f"types.{name}" for name in ("schedule_follower", "histogram", "batch_wait", "desynchronisation")),
     *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task", "tasks")),
     *(f"robot.conversation.{name}" for name in ("calls", "conversation", "due", "flight", "latency", "link", "links")),
     *(f"robot.conversation.{name}" for name in ("presence", "requests")),

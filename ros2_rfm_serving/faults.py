@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.types import Array, Chunk, EncodedImage, ObservationRequest, Plan, Reply, RequestId, Verdict
+from ros2_rfm_serving.types import ActionChunk, Array, EncodedImage, JudgeVerdict, ObservationRequest, Reply, RequestId, SubgoalPlan
 
 Message = TypeVar("Message", ObservationRequest, Reply)
 
@@ -240,4 +240,9 @@ _CHUNK: tuple[Damage, ...] = (
     lambda chunk, rng: replace(chunk, chunk_robot=_shortened(chunk.chunk_robot)),
     lambda chunk, rng: replace(chunk, chunk_model=_widened(chunk.chunk_model)),
 )
-_CONTENT: dict[type, tuple[Damage, ...]] = {ObservationRequest: _REQUEST, Chunk: (*_REPLY, *_CHUNK), Verdict: _REPLY, Plan: _REPLY}
+_CONTENT: dict[type, tuple[Damage, ...]] = {
+    ObservationRequest: _REQUEST,
+    ActionChunk: (*_REPLY, *_CHUNK),
+    JudgeVerdict: _REPLY,
+    SubgoalPlan: _REPLY,
+}

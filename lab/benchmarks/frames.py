@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lab.benchmarks.console import JsonFile, console
 from ros2_rfm_serving.operate.engines import load_engine
-from ros2_rfm_serving.types import Horizon, Pipelining
+from ros2_rfm_serving.types import HorizonRequest, PipelineConfig
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.engines.base import Engine
@@ -47,7 +47,8 @@ def frames(
 
     torch.set_num_threads(1)
     ways = {"one after the other": None} | {
-        f"frames, {degree} stages": Pipelining(pp_generation=int(degree), fetch_offset=fetch_offset) for degree in stages.split(",")
+        f"frames, {degree} stages": PipelineConfig(pp_generation=int(degree), fetch_offset=fetch_offset)
+        for degree in stages.split(",")
     }
     deepest = max(way.depth for way in ways.values() if way)
     engine = load_engine(model, 1, options={"max_rows": robots * (deepest + 1)})
@@ -64,7 +65,9 @@ def frames(
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-def _times_ms(engine: Engine, ways: dict[str, Pipelining | None], robots: int, chunks: int, rounds: int) -> dict[str, list[float]]:
+def _times_ms(
+    engine: Engine, ways: dict[str, PipelineConfig | None], robots: int, chunks: int, rounds: int
+) -> dict[str, list[float]]:
     """Return the CPU time per chunk of each round, which other load of the machine does not affect."""
     engine.warm_up()
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -99,7 +102,7 @@ def _alone(engine: Engine, robots: int) -> Generator[None, None, None]:
         yield from (None for _ in engine.infer([observe(robot, number) for robot in range(robots)]))
 
 
-def _framed(engine: Engine, robots: int, pipelining: Pipelining) -> Generator[None, None, None]:
+def _framed(engine: Engine, robots: int, pipelining: PipelineConfig) -> Generator[None, None, None]:
     from ros2_rfm_serving.engines.base import stepping
 
     served, observe = stepping(engine), _observations(engine)
@@ -116,7 +119,7 @@ def _framed(engine: Engine, robots: int, pipelining: Pipelining) -> Generator[No
         served.leave(range(robots * (number + 1)))
 
 
-def _success(model: str, pipelining: Pipelining | None, episodes: int, steps: int) -> dict[str, Any]:
+def _success(model: str, pipelining: PipelineConfig | None, episodes: int, steps: int) -> dict[str, Any]:
     if not episodes:
         return {}
     from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
@@ -134,14 +137,14 @@ def _success(model: str, pipelining: Pipelining | None, episodes: int, steps: in
 
 
 def _episodes(
-    model: str, arms: list[MetaworldArm], task: str, pipelining: Pipelining | None, episodes: int, steps: int
+    model: str, arms: list[MetaworldArm], task: str, pipelining: PipelineConfig | None, episodes: int, steps: int
 ) -> Iterator[Episode]:
     from lab.rollouts.framed_rounds import run_frames
     from ros2_rfm_serving.engines.base import stepping
     from ros2_rfm_serving.shipped import shipped
     from ros2_rfm_serving.worlds.rounds import Job, blind_engine, run_rounds
 
-    engine, horizon = blind_engine(shipped("models", _bundle(model))), Horizon(policy="static", steps=steps)
+    engine, horizon = blind_engine(shipped("models", _bundle(model))), HorizonRequest(policy="static", steps=steps)
     jobs = [Job(task=task, seed=FIRST_SEED + i, horizon=horizon) for i in range(episodes)]
     if pipelining is None:
         return run_rounds(arms, engine, jobs)

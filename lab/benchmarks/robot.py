@@ -19,7 +19,7 @@ from ros2_rfm_serving.operate.inputs import console, write_text
 if TYPE_CHECKING:
     from ros2_rfm_serving.robot import RobotBrain, RobotConfig
     from ros2_rfm_serving.robot.limits import Limits
-    from ros2_rfm_serving.types import Chunk, ObservationRequest
+    from ros2_rfm_serving.types import ActionChunk, ObservationRequest
 
 SERVER, ROBOT, MODEL_HASH = "stub", "bench", "stub"
 STATUS_PERIOD_S = 0.5
@@ -194,7 +194,7 @@ class _Stub:
             brain.episode_reset(reset, True)
         self._under_way += [(now_s + self._delay_s, request) for _, request in tick.requests]
 
-    def due(self, now_s: float) -> list[Chunk]:
+    def due(self, now_s: float) -> list[ActionChunk]:
         chunks = []
         while self._under_way and self._under_way[0][0] <= now_s:
             chunks.append(self._chunk(self._under_way.popleft()[1]))
@@ -215,10 +215,10 @@ class _Stub:
         )
         return SessionGrant(session_epoch=1, contract=contract)
 
-    def _chunk(self, request: ObservationRequest) -> Chunk:
-        from ros2_rfm_serving.types import Chunk, Served, empty
+    def _chunk(self, request: ObservationRequest) -> ActionChunk:
+        from ros2_rfm_serving.types import ActionChunk, ServingStats, empty
 
-        return Chunk(
+        return ActionChunk(
             id=request.id,
             stamp_ns=request.stamp_ns,
             server=SERVER,
@@ -229,7 +229,7 @@ class _Stub:
             confidence=empty(0),
             execution_horizon=0,
             inference_delay_steps=request.inference_delay_steps,
-            served=Served(queue_wait_s=0.0, inference_s=0.0, batch_size=1, superseded=0, server_load=0.0),
+            served=ServingStats(queue_wait_s=0.0, inference_s=0.0, batch_size=1, superseded=0, server_load=0.0),
         )
 
 

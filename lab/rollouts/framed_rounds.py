@@ -12,7 +12,7 @@ from itertools import count
 
 from ros2_rfm_serving.engines.base import Stepping
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, PipelineConfig
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 from ros2_rfm_serving.worlds.rounds import MAX_STEPS, Episode, Job, Stage
 
@@ -21,7 +21,7 @@ def run_frames(
     arms: Sequence[MetaworldArm],
     engine: Stepping,
     jobs: Iterable[Job],
-    pipelining: Pipelining,
+    pipelining: PipelineConfig,
     *,
     steps_per_frame: int,
     noise: float = 0.0,
@@ -50,7 +50,7 @@ def run_frames(
 
 
 def _frame(
-    engine: Stepping, stages: Sequence[_FramedStage], numbers: Iterator[int], pipelining: Pipelining
+    engine: Stepping, stages: Sequence[_FramedStage], numbers: Iterator[int], pipelining: PipelineConfig
 ) -> dict[_FramedStage, EngineReply]:
     """Run one frame of all arms as one batch. Raises: `ModelError`."""
     rows = {next(numbers): stage for stage in stages}
@@ -80,7 +80,7 @@ class _FramedStage(Stage):
         self._observed_at: list[int] = []
         """Sequence number -> control steps before the observation."""
 
-    def observe(self, pipelining: Pipelining) -> InferenceRequest:
+    def observe(self, pipelining: PipelineConfig) -> InferenceRequest:
         self._observed_at.append(sum(self._executed))
         request = self.request()
         return replace(request, id=replace(request.id, robot=self._robot), pipelining=pipelining)

@@ -16,37 +16,37 @@ from ros2_rfm_serving.server import ServerConfig, SessionRules, brain, tiers
 from ros2_rfm_serving.server import events as server_events
 from ros2_rfm_serving.server import horizon as horizons
 from ros2_rfm_serving.types import (
-    Chunk,
+    ActionChunk,
     Conditioning,
     EncodedImage,
+    EnginePhases,
     EngineReply,
     ExecutionReport,
     Fallback,
     Guidance,
-    Heard,
-    Horizon,
+    HorizonRequest,
     InferenceRequest,
+    JudgeVerdict,
     ModelContract,
     ObservationRequest,
     OutputKind,
-    Phases,
-    Pipelining,
+    PipelineConfig,
     Placement,
-    Plan,
     PrefixSchedule,
     RequestId,
     RobotState,
     Route,
     Schedule,
-    Served,
-    Serving,
+    ScheduleVerdict,
+    ServingStats,
     SessionGrant,
     SessionRequest,
+    SessionSharing,
+    SubgoalPlan,
     TaskOutcome,
     TaskPhase,
-    Verdict,
 )
-from ros2_rfm_serving.types.admission import Admission
+from ros2_rfm_serving.types.admission import AdmissionRecord
 
 ROBOT_EVENTS: Mapping[str, type] = MappingProxyType(
     {
@@ -107,8 +107,8 @@ SERVER_EVENTS: Mapping[str, type] = MappingProxyType(
 
 VALUES: Mapping[str, type] = MappingProxyType(
     {
-        "Admission": Admission,
-        "Chunk": Chunk,
+        "Admission": AdmissionRecord,
+        "Chunk": ActionChunk,
         "ChunkOrigin": why.Origin,
         "CommandLimits": limits.Limits,
         "CommandSource": why.By,
@@ -118,10 +118,10 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "ConnectionState": link.LinkState,
         "EncodedImage": EncodedImage,
         "EngineLimits": tiers.EngineLimits,
-        "EnginePhases": Phases,
+        "EnginePhases": EnginePhases,
         "EngineReply": EngineReply,
         "EpisodeReset": config.EpisodeReset,
-        "ExecutionHorizon": Horizon,
+        "ExecutionHorizon": HorizonRequest,
         "ExecutionReport": ExecutionReport,
         "FailSafeConfig": config.FailSafeConfig,
         "FallbackMotion": config.Motion,
@@ -134,9 +134,9 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "ModelIdentity": link.ModelIdentity,
         "ObservationRequest": ObservationRequest,
         "OutputKind": OutputKind,
-        "Pipelining": Pipelining,
+        "Pipelining": PipelineConfig,
         "Placement": Placement,
-        "Plan": Plan,
+        "Plan": SubgoalPlan,
         "PrefixSchedule": PrefixSchedule,
         "QueueCompatibility": config.Compatibility,
         "RequestId": RequestId,
@@ -145,11 +145,11 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "RobotState": RobotState,
         "Route": Route,
         "Schedule": Schedule,
-        "ScheduleAnswer": Heard,
+        "ScheduleVerdict": ScheduleVerdict,
         "Sensors": Sensors,
-        "Served": Served,
+        "Served": ServingStats,
         "ServerConfig": ServerConfig,
-        "ServingMode": Serving,
+        "ServingMode": SessionSharing,
         "SessionGrant": SessionGrant,
         "SessionRequest": SessionRequest,
         "SessionRules": SessionRules,
@@ -165,7 +165,7 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "Trajectory": config.Trajectory,
         "ValidationConfig": gate.GateConfig,
         "ValidationMode": gate.GateMode,
-        "Verdict": Verdict,
+        "Verdict": JudgeVerdict,
     }
 )
 """Parts of events, decisions, configurations and snapshots."""

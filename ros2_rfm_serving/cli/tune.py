@@ -32,7 +32,7 @@ from ros2_rfm_serving.operate.inputs import (
 from ros2_rfm_serving.profiles.tuner import Goal, Tried, best_of, frontier_of, grid
 from ros2_rfm_serving.profiles.tuner import tune as search
 from ros2_rfm_serving.reports.charts import require_matplotlib
-from ros2_rfm_serving.types import SYSTEM1, Pipelining
+from ros2_rfm_serving.types import SYSTEM1, PipelineConfig
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.factory import Task
@@ -116,7 +116,7 @@ def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
     """Check at the beginning what would spoil the end of a long run. Raises: `ConfigurationError`."""
     if file is not None:
         _lacks_batching(file)
-        _edited(file, task, Pipelining())
+        _edited(file, task, PipelineConfig())
         if not os.access(file, os.W_OK):
             raise ConfigurationError("cannot be written", file=str(file), fix="make it writable, or say --dry-run")
     if chart is not None:
@@ -182,7 +182,7 @@ def _search(goal: Goal, bench: MeasuredBench) -> list[Tried]:
     return tried
 
 
-def _edited(file: Path, task: str, pipelining: Pipelining) -> str:
+def _edited(file: Path, task: str, pipelining: PipelineConfig) -> str:
     """Return the descriptor with the pipelining, its line ends unchanged.
     Raises: `ConfigurationError` when it cannot be written there."""
     from ros2_rfm_serving.factory.reading import parse_factory

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ros2_rfm_serving.dispatch.base import EngineView, Selection
 from ros2_rfm_serving.dispatch.entering import joining
 from ros2_rfm_serving.dispatch.waiting import Waiting
-from ros2_rfm_serving.types.patience import pays
+from ros2_rfm_serving.types.batch_wait import is_batch_wait_worthwhile
 
 Asks = Callable[[], Sequence[float]]
 """Function that returns when sessions without a waiting request are expected to send one, on the server's clock."""
@@ -34,7 +34,7 @@ def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, a
     next_s = min((t for t in asks() if t > now_s), default=math.inf)
     saved_s = engine.latency_s(num) + engine.latency_s(1) - engine.latency_s(num + 1)
     deadline_s = min(min(w.starves_s, w.due_s) for w in ranked)
-    if pays(now_s, next_s, saved_s, engine.latency_s(num + 1), deadline_s):
+    if is_batch_wait_worthwhile(now_s, next_s, saved_s, engine.latency_s(num + 1), deadline_s):
         return Selection((), next_s)
     return Selection(ranked)
 
@@ -42,5 +42,5 @@ def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, a
 CONTINUOUS = "continuous"
 """Rows join and leave a running batch one by one (`entering.py`)."""
 WAIT = "wait"
-"""The batch of `saturated`, begun at once or later (`types/patience.py`)."""
+"""The batch of `saturated`, begun at once or later (`types/batch_wait.py`)."""
 BATCHINGS: dict[str, Batching] = {"fixed": fixed, "saturation": saturated, WAIT: worth_waiting, CONTINUOUS: joining}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.types.phase import turn_in_flight
+from ros2_rfm_serving.types.desynchronisation import in_flight_correction
 from ros2_rfm_serving.types.state import Kept, check_names, kept, restore, state_of
 
 MOST_ALIKE = 50
@@ -70,8 +70,9 @@ class Row:
 
     @property
     def turn(self) -> float:
-        """Return the share of its time in flight by which it would be later, one row after the other (`types/phase.py`)."""
-        return turn_in_flight(self.num_before, self.num_after)
+        """Return the share of its time in flight by which it would be later, one row after the other
+        (`types/desynchronisation.py`)."""
+        return in_flight_correction(self.num_before, self.num_after)
 
     @property
     def is_pipelined(self) -> bool:

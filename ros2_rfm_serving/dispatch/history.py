@@ -10,7 +10,7 @@ import math
 from typing import ClassVar
 
 from ros2_rfm_serving.types import ExecutionReport
-from ros2_rfm_serving.types.patience import SMOOTHING, learned
+from ros2_rfm_serving.types.batch_wait import SMOOTHING, updated_request_interval
 from ros2_rfm_serving.types.record import record
 from ros2_rfm_serving.types.state import kept
 
@@ -129,7 +129,7 @@ class History:
 
     def _learn_pace(self, thought_s: float) -> None:
         """Learn the time from the last answer to the next request."""
-        self._thought_s, self.ask_spread_s = learned(self._thought_s, self.ask_spread_s, thought_s)
+        self._thought_s, self.ask_spread_s = updated_request_interval(self._thought_s, self.ask_spread_s, thought_s)
 
     # --- derived values ---
 

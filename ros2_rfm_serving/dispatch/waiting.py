@@ -10,12 +10,21 @@ import numpy as np
 
 from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, Guidance, Horizon, InferenceRequest, Pipelining, RequestId
-from ros2_rfm_serving.types.record import sealed
+from ros2_rfm_serving.types import (
+    NO_ROWS,
+    NO_VALUES,
+    Conditioning,
+    Guidance,
+    HorizonRequest,
+    InferenceRequest,
+    PipelineConfig,
+    RequestId,
+)
+from ros2_rfm_serving.types.record import runtime_frozen
 from ros2_rfm_serving.types.state import check_names, kept, state_of
 
 
-@sealed
+@runtime_frozen
 @dataclass(frozen=True, eq=False, slots=True)
 class Waiting:
     """Decoded request in its session's mailbox. Times are seconds on the server's clock."""
@@ -49,8 +58,8 @@ def bare(
     prefix_rows: int,
     conditioning: Conditioning,
     guidance: Guidance,
-    horizon: Horizon,
-    pipelining: Pipelining | None,
+    horizon: HorizonRequest,
+    pipelining: PipelineConfig | None,
     num_steps: int,
     decoding_s: float,
 ) -> InferenceRequest:

@@ -15,7 +15,7 @@ import numpy as np
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.reasoning import has_marks
 from ros2_rfm_serving.errors import EngineError, ModelError, UnusableAnswerError
-from ros2_rfm_serving.types import NO_PHASES, SYSTEM2, Array, EngineReply, InferenceRequest, ModelContract, OutputKind, Phases
+from ros2_rfm_serving.types import NO_PHASES, SYSTEM2, Array, EnginePhases, EngineReply, InferenceRequest, ModelContract, OutputKind
 
 Answer = EngineReply | ModelError
 FOREIGN = (Exception, SystemExit)
@@ -119,8 +119,8 @@ def _check_horizon(rows: Any) -> None:
 
 
 def _check_phases(phases: Any) -> None:
-    """Check the durations of phases. Raises: `EngineError` if they are not finite, or not `Phases`."""
-    if isinstance(phases, Phases) and isinstance(phases.solver_steps, int) and phases.solver_steps >= 0:
+    """Check the durations of phases. Raises: `EngineError` if they are not finite, or not `EnginePhases`."""
+    if isinstance(phases, EnginePhases) and isinstance(phases.solver_steps, int) and phases.solver_steps >= 0:
         seconds = (phases.perception_s, phases.solver_s)
         if all(isinstance(took, float) and 0 <= took < float("inf") for took in seconds):
             return

@@ -3,7 +3,7 @@
 Lifecycle: an engine is built once per server process, warmed up, and then called from one thread only (the server's worker), unless
 `max_concurrent` allows several concurrent calls of `infer`. It is closed when its model leaves the process. Calls are pure with
 respect to sessions: nothing of one request may be visible to another session's request, or in another episode. An engine that
-cannot guarantee this says so in its contract (`Serving.EXCLUSIVE`); it gets one session, and a `reset` with each episode.
+cannot guarantee this says so in its contract (`SessionSharing.EXCLUSIVE`); it gets one session, and a `reset` with each episode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, Image, InferenceRequest, ModelContract, Pipelining
+from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, Image, InferenceRequest, ModelContract, PipelineConfig
 
 
 @runtime_checkable
@@ -87,7 +87,8 @@ class Engine(Protocol):
         """
 
     def reset(self) -> None:
-        """Begin a new episode in the single session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
+        """Begin a new episode in the single session of an engine with `SessionSharing.EXCLUSIVE`. Shared engines have nothing to
+        reset."""
         return
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
@@ -141,7 +142,7 @@ class Stepping(Protocol):
     def num_turns(self, request: InferenceRequest) -> int:
         """Return the number of denoising steps from perception to answer of a request."""
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
         """Check that a session can be pipelined, when it opens. num_steps: number that it asks for; 0 is the model's own.
 
         Raises: `ModelError` that names the part that this model cannot do.

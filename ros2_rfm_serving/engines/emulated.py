@@ -26,7 +26,7 @@ from ros2_rfm_serving.types import (
     InferenceRequest,
     ModelContract,
     OutputKind,
-    Pipelining,
+    PipelineConfig,
 )
 
 
@@ -223,7 +223,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
     def num_turns(self, request: InferenceRequest) -> int:
         return self._steps.num_steps
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
         steps_of_stages(self._steps.num_steps, pipelining)
 
     def _spend(self, num_requests: int) -> None:

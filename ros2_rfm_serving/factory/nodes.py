@@ -18,7 +18,7 @@ from ros2_rfm_serving.factory.robot_file import RobotFile
 from ros2_rfm_serving.factory.settings import ServerSettings, robot_settings, settings_of
 from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, METAWORLD, World
 from ros2_rfm_serving.private_files import private
-from ros2_rfm_serving.types import Horizon, Pipelining
+from ros2_rfm_serving.types import HorizonRequest, PipelineConfig
 
 WORLD_EXECUTABLES = ("metaworld_robot_node", "simulated_robot_node")
 """Executables of simulated robots: Meta-World's, in whose surroundings obstacles can be staged, and all others'."""
@@ -280,7 +280,7 @@ def robot_parameters(factory: Factory, task: str, own: RobotFile) -> dict[str, A
     return {name: value for name, value in declared.items() if value != []}
 
 
-def _horizon_parameters(horizon: Horizon) -> dict[str, Any]:
+def _horizon_parameters(horizon: HorizonRequest) -> dict[str, Any]:
     if not horizon.policy:
         return {"horizon_policy": ""}
     return {
@@ -290,7 +290,7 @@ def _horizon_parameters(horizon: Horizon) -> dict[str, Any]:
     }
 
 
-def _pipelining_parameters(pipelining: Pipelining | None) -> dict[str, Any]:
+def _pipelining_parameters(pipelining: PipelineConfig | None) -> dict[str, Any]:
     if pipelining is None:
         return {"pipelining.pp_perception": 0}
     return {f"pipelining.{name}": value for name, value in vars(pipelining).items()}

@@ -16,7 +16,7 @@ from ros2_rfm_serving.factory.catalogue import AT_START
 from ros2_rfm_serving.factory.cluster import Overflow, ServerCluster
 from ros2_rfm_serving.factory.descriptor import Factory
 from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, ExecutionMode, Task
-from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Pipelining, Placement
+from ros2_rfm_serving.types import SYSTEM1, Fallback, HorizonRequest, PipelineConfig, Placement
 
 ASYNC_STEPS = 8
 """Control steps that an asynchronous robot executes of one chunk: the granularity at which it can overlap."""
@@ -43,9 +43,9 @@ class RobotSettings:
     """Execution time of the steps executed of one chunk, unless a horizon policy decides."""
     mean_period_s: float
     """Mean time that is really executed of a chunk."""
-    horizon: Horizon
+    horizon: HorizonRequest
     """Without a policy, `action_period_s` of every chunk is executed."""
-    pipelining: Pipelining | None
+    pipelining: PipelineConfig | None
     """Pipelining of the robot's requests; None: one request in flight."""
     num_steps: int
     """Solver steps of each chunk; 0: the model's own number"""
@@ -176,12 +176,12 @@ def robot_settings(task: Task) -> RobotSettings:
     )
 
 
-def _horizon(task: Task) -> Horizon:
+def _horizon(task: Task) -> HorizonRequest:
     """Return the horizon that sessions ask for. A static horizon is the robot's own."""
     asked = task.execution.horizon
     if asked.policy == "static":
-        return Horizon()
-    return Horizon(policy=asked.policy, min_steps=asked.min_steps, threshold=asked.threshold)
+        return HorizonRequest()
+    return HorizonRequest(policy=asked.policy, min_steps=asked.min_steps, threshold=asked.threshold)
 
 
 def server_settings(group: ServerCluster, image_size_px: tuple[int, int], cores: str = "") -> ServerSettings:

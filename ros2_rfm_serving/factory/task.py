@@ -196,10 +196,10 @@ class Task(Section):
     """Width and height of its robots' images; None: 640 x 480, or 96 x 96 for simulated robots. Ours."""
 
     @property
-    def pipelining(self) -> contracts.Pipelining | None:
+    def pipelining(self) -> contracts.PipelineConfig | None:
         """Pipelining as a session asks for it."""
         asked = self.execution.pipelining
-        return None if asked is None else contracts.Pipelining(**asked.model_dump())
+        return None if asked is None else contracts.PipelineConfig(**asked.model_dump())
 
     @property
     def cycle_period_s(self) -> float:

@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
 from ros2_rfm_serving.robot.conversation.requests import session_request
 from ros2_rfm_serving.server.contract import differences
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, ModelContract, OutputKind
+from ros2_rfm_serving.types import SYSTEM1, Conditioning, HorizonRequest, ModelContract, OutputKind
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.errors import ConfigurationError
@@ -120,7 +120,7 @@ def contract_problems(
             contract, config = contracts.get(spec.model), robot.settings.config
             if contract is None:
                 continue
-            request = replace(session_request(config, component), horizon=Horizon())
+            request = replace(session_request(config, component), horizon=HorizonRequest())
             for problem in differences(contract, request, instruction="", strict_rate=not config.accept_other_rate):
                 subject = problem.partition(":")[0]
                 parameter = PARAMETERS.get(subject, subject if component == SYSTEM1 else "cameras")

@@ -26,7 +26,7 @@ from ros2_rfm_serving.engines.base import Engine, SamplingConfig, Stepping, Velo
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.profiles.tuner import Timing
-from ros2_rfm_serving.types import InferenceRequest, Pipelining
+from ros2_rfm_serving.types import InferenceRequest, PipelineConfig
 
 WARM_UP = 3
 """Number of uncounted answers after those that fill the pipeline."""
@@ -170,7 +170,7 @@ def measure_execution(
     return _timing(run, fill, began_s, share, _resident_mb() - before_mb)
 
 
-def measure_pipeline(policy: Policy, own: Pipelining, *, answers: int = 60, seconds: float = 4.0) -> Timing:
+def measure_pipeline(policy: Policy, own: PipelineConfig, *, answers: int = 60, seconds: float = 4.0) -> Timing:
     """Time the execution in frames. Raises: `ModelError` for an engine that cannot take single steps."""
 
     def execute(run: Run) -> None:
@@ -202,7 +202,7 @@ def _timing(run: Run, fill: int, began_s: float, cpu_share: float, memory_mb: fl
     )
 
 
-def frames(policy: Policy, own: Pipelining, feed: Feed) -> Iterator[float]:
+def frames(policy: Policy, own: PipelineConfig, feed: Feed) -> Iterator[float]:
     """Execute one frame after the other; yield the time of each answer's observation. Raises: `ModelError`."""
     engine = policy.engine
     if not isinstance(engine, Stepping):

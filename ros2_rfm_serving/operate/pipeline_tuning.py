@@ -21,7 +21,7 @@ from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.operate.pipeline_timing import Policy, measure_pipeline, on_one_core
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.profiles.tuner import Success, pipeline_name
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 from ros2_rfm_serving.worlds.flights import pipelined
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 from ros2_rfm_serving.worlds.pipelined import Chunks, run_flights
@@ -52,7 +52,7 @@ def law_of(model: str, entry: CatalogueEntry, gpu: str) -> SteppedService:
     return law
 
 
-def frame_s(law: SteppedService, own: Pipelining) -> float:
+def frame_s(law: SteppedService, own: PipelineConfig) -> float:
     """Return the duration of a frame: one perception, then a turn per step of the longest stage, in ever smaller batches."""
     spread = steps_of_stages(law.num_steps, own)
     turns = (sum(steps > turn for steps in spread) for turn in range(max(spread)))
@@ -81,7 +81,7 @@ class MeasuredBench:
         self._chunks = Chunks(Blind(place.model, network, content_hash, place.options), config)
         self.rate_hz = cache(self._rate_hz)
 
-    def can(self, own: Pipelining) -> bool:
+    def can(self, own: PipelineConfig) -> bool:
         """Return whether a server would open such a session: each stage has a solver step or a block of perception."""
         try:
             self._engine.require_pipelining(own)
@@ -98,7 +98,7 @@ class MeasuredBench:
         assert isinstance(self._policy.engine, SteppingEngine)
         return self._policy.engine
 
-    def _rate_hz(self, own: Pipelining) -> float:
+    def _rate_hz(self, own: PipelineConfig) -> float:
         self.say(f"throughput of {pipeline_name(own)}")
         if self._law is not None:
             return 1.0 / (frame_s(self._law, own) * self._place.slower)
@@ -106,7 +106,7 @@ class MeasuredBench:
             timing = measure_pipeline(self._policy, own, answers=40, seconds=1.0)
         return timing.rate_hz / self._place.slower
 
-    def success(self, own: Pipelining, rate_hz: float) -> Success:
+    def success(self, own: PipelineConfig, rate_hz: float) -> Success:
         self.say(f"episodes of {pipeline_name(own)}")
         frame = self._place.control_rate_hz / rate_hz
         flights = partial(pipelined, self.num_steps, own, frame)

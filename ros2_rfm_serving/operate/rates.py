@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Task
 from ros2_rfm_serving.operate.known_contracts import known_contract, read_json
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
-from ros2_rfm_serving.types.rates import other_rate, rate_fix
+from ros2_rfm_serving.types.rate_mismatch import rate_mismatch_fix, rate_mismatch_text
 
 ACCEPT = "accept_other_rate"
 
@@ -44,10 +44,10 @@ def _check(factory: Factory, name: str, model: str, model_hz: float) -> None:
     file = params_file(factory, name, shipped("config"))
     own = RobotFile.read(file)
     rate_hz = _control_rate_hz(task, own)
-    problem = other_rate(rate_hz / own.number("interpolation", 1), model_hz)
+    problem = rate_mismatch_text(rate_hz / own.number("interpolation", 1), model_hz)
     if not problem or task.execution.accept_other_rate or own.parameters.get(ACCEPT) is True:
         return
-    fix = rate_fix(rate_hz, model_hz, interpolates=_interpolates(own), accept=f"{name}.execution.{ACCEPT}")
+    fix = rate_mismatch_fix(rate_hz, model_hz, interpolates=_interpolates(own), accept=f"{name}.execution.{ACCEPT}")
     times = rate_hz / own.number("interpolation", 1) / model_hz
     problem = f"{model}: {problem}: every motion would be {times:.3g} times as fast ({file.name})"
     key = f"{name}.world.control_rate_hz" if task.world else "control_rate_hz"

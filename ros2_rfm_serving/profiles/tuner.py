@@ -13,7 +13,7 @@ from enum import Enum
 from statistics import median
 from typing import Protocol
 
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 
 ALPHAS = (0.5, 1.0)
 ALIKE = 1.05
@@ -52,7 +52,7 @@ class Verdict(Enum):
 class Tried:
     """One configuration with its measurements."""
 
-    pipelining: Pipelining
+    pipelining: PipelineConfig
     rate_hz: float
     staleness_s: float
     """Age, at the answer, of the observation that the last steps read."""
@@ -100,29 +100,29 @@ class Timing:
 class Bench(Protocol):
     """Test bench for configurations."""
 
-    def rate_hz(self, pipelining: Pipelining) -> float: ...
+    def rate_hz(self, pipelining: PipelineConfig) -> float: ...
 
-    def success(self, pipelining: Pipelining, rate_hz: float) -> Success: ...
+    def success(self, pipelining: PipelineConfig, rate_hz: float) -> Success: ...
 
 
-def pipeline_name(own: Pipelining) -> str:
+def pipeline_name(own: PipelineConfig) -> str:
     """Return the name that tables and messages use: `AURAS`, the stages, and the skew and offset where they are not 0."""
     skew = f" alpha {own.alpha:g}" if own.alpha else ""
     return f"AURAS {own.pp_perception}+{own.pp_generation}{skew}{f' offset {own.fetch_offset}' if own.fetch_offset else ''}"
 
 
-def staleness_s(pipelining: Pipelining, rate_hz: float) -> float:
+def staleness_s(pipelining: PipelineConfig, rate_hz: float) -> float:
     """Return the age of the context in the last frame, in s: one frame, and as many more as perception takes beyond one."""
     return (pipelining.pp_perception - pipelining.fetch_offset) / rate_hz
 
 
-def grid(max_depth: int) -> list[Pipelining]:
+def grid(max_depth: int) -> list[PipelineConfig]:
     """Return all pairs of both degrees with L at most `max_depth`."""
     degrees = range(1, max_depth)
-    return [Pipelining(pp_perception=p, pp_generation=g) for p in degrees for g in degrees if p + g <= max_depth]
+    return [PipelineConfig(pp_perception=p, pp_generation=g) for p in degrees for g in degrees if p + g <= max_depth]
 
 
-def tune(goal: Goal, bench: Bench, candidates: Sequence[Pipelining] | None = None) -> Iterator[Tried]:
+def tune(goal: Goal, bench: Bench, candidates: Sequence[PipelineConfig] | None = None) -> Iterator[Tried]:
     """Yield every configuration as it is decided; `best_of` selects among them. candidates: of the grid; by default all."""
     tried: list[Tried] = []
     for level in (_degrees, _skews, _offsets):
@@ -151,7 +151,7 @@ def _share(own: Tried) -> float:
     return own.success.share if own.success else 0.0
 
 
-def _try(own: Pipelining, rate_hz: float, goal: Goal, bench: Bench, tried: Sequence[Tried]) -> Tried:
+def _try(own: PipelineConfig, rate_hz: float, goal: Goal, bench: Bench, tried: Sequence[Tried]) -> Tried:
     best, stale_s = best_of(tried), staleness_s(own, rate_hz)
     beaten = best is not None and rate_hz <= best.rate_hz * (ALIKE if stale_s > best.staleness_s else 1.0)
     if rate_hz < goal.min_rate_hz or beaten:
@@ -162,17 +162,17 @@ def _try(own: Pipelining, rate_hz: float, goal: Goal, bench: Bench, tried: Seque
     return Tried(pipelining=own, rate_hz=rate_hz, staleness_s=stale_s, verdict=verdict, success=success)
 
 
-def _degrees(goal: Goal, tried: Sequence[Tried]) -> list[Pipelining]:
+def _degrees(goal: Goal, tried: Sequence[Tried]) -> list[PipelineConfig]:
     return grid(goal.max_depth)
 
 
-def _skews(goal: Goal, tried: Sequence[Tried]) -> list[Pipelining]:
+def _skews(goal: Goal, tried: Sequence[Tried]) -> list[PipelineConfig]:
     """Return skews of configurations that are fast but fail: skew reduces throughput and raises success."""
     failed = [own for own in tried if own.verdict is Verdict.FAILS and own.pipelining.pp_generation > 1]
     nearest = sorted(failed, key=lambda own: (-_share(own), -own.rate_hz))[:MOST_SKEWED]
     return [replace(own.pipelining, alpha=alpha) for own in nearest for alpha in ALPHAS]
 
 
-def _offsets(goal: Goal, tried: Sequence[Tried]) -> list[Pipelining]:
+def _offsets(goal: Goal, tried: Sequence[Tried]) -> list[PipelineConfig]:
     best = best_of(tried)
     return [replace(best.pipelining, fetch_offset=-1)] if best else []

@@ -27,23 +27,23 @@ from ros2_rfm_serving.robot.why import By, Why
 from ros2_rfm_serving.types import (
     SYSTEM1,
     SYSTEM2,
+    ActionChunk,
     Array,
-    Chunk,
-    Heard,
-    Plan,
+    JudgeVerdict,
     Reply,
     RequestId,
     RobotState,
     Schedule,
+    ScheduleVerdict,
     SessionGrant,
+    SubgoalPlan,
     TaskOutcome,
     TaskPhase,
-    Verdict,
 )
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
 
-KINDS = {SYSTEM1: Chunk, SYSTEM2: Plan}
+KINDS = {SYSTEM1: ActionChunk, SYSTEM2: SubgoalPlan}
 """Component -> class of its replies; the replies of all other components are verdicts."""
 EXECUTING, WAITING = TaskPhase.EXECUTING, TaskPhase.WAITING
 STOPPED, NO_ACTION, NO_STATE, NO_NEW_STATE = "stopped", "no action", "no state in time", "no new state"
@@ -72,12 +72,12 @@ class RobotBrain(RobotTasks):
 
     # --- events ---
 
-    def follow(self, schedule: Schedule, now_s: float) -> Heard:
+    def follow(self, schedule: Schedule, now_s: float) -> ScheduleVerdict:
         """Follow a schedule, or refuse and count it: an older one, or one of another scheduler while the followed one is alive."""
-        heard = self.following.hear(schedule, now_s)
-        if heard.taken:
-            newer = heard is not Heard.REPEATED
-            self.admission = self.admission.after(schedule, self.config.name) if newer else self.admission
+        heard = self.following.on_schedule(schedule, now_s)
+        if heard.is_accepted:
+            newer = heard is not ScheduleVerdict.REPEATED
+            self.admission = self.admission.updated_by(schedule, self.config.name) if newer else self.admission
             self._talk.follow(schedule, now_s, newer=newer)
         else:
             self.refused[heard.value] += 1
@@ -166,22 +166,22 @@ class RobotBrain(RobotTasks):
         component = identity.component
         if task is None or not task.active or identity.episode != self.episode:
             return "stale_episode"
-        if not isinstance(reply, KINDS.get(component, Verdict)):
+        if not isinstance(reply, KINDS.get(component, JudgeVerdict)):
             return "unexpected_reply"
-        if isinstance(reply, Chunk) and (problem := self._take_chunk(reply, answered, now_s)):
+        if isinstance(reply, ActionChunk) and (problem := self._take_chunk(reply, answered, now_s)):
             return problem
         if component in self._talk.calls:
             self._talk.calls.answered(component)
             if self._talk.due.waits and self._links.system1:
                 self._links.system1.allowance_s = now_s - answered.asked.sent_s
-        if isinstance(reply, Verdict):
+        if isinstance(reply, JudgeVerdict):
             self._hear(component, reply.verdict, now_s)
-        elif isinstance(reply, Plan):
+        elif isinstance(reply, SubgoalPlan):
             self._follow_plan(reply.subgoals)
         self._supervision.answered(component)
         return ""
 
-    def _take_chunk(self, chunk: Chunk, answered: Answered, now_s: float) -> str:
+    def _take_chunk(self, chunk: ActionChunk, answered: Answered, now_s: float) -> str:
         system1 = self._links.system1
         assert system1 is not None
         if chunk.action_names != self.config.action_names:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
-from ros2_rfm_serving.types import Array, Chunk
+from ros2_rfm_serving.types import ActionChunk, Array
 
 Values = npt.NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def start_problem(obstacle: str, positions: Array | None, config: RobotConfig) -
     )
 
 
-def chunk_problem(chunk: Chunk, config: RobotConfig) -> str:
+def chunk_problem(chunk: ActionChunk, config: RobotConfig) -> str:
     """Return the problem of the actions of a chunk, with the worst value and its limits; empty: there is no problem."""
     names, rows = config.action_names, np.asarray(chunk.chunk_robot)
     if chunk.action_names != names:

@@ -19,9 +19,9 @@ from ros2_rfm_serving.types import (
     EncodedImage,
     Fallback,
     Guidance,
-    Horizon,
+    HorizonRequest,
     ObservationRequest,
-    Pipelining,
+    PipelineConfig,
     SessionRequest,
 )
 from ros2_rfm_serving.types.record import record
@@ -136,7 +136,7 @@ class RobotConfig:
     parameters have False unless the operator accepts other rates; a recording without the field predates the check."""
     execution_horizon: int = 8
     """Steps from one request for a chunk to the next, and so actions of a chunk to execute before the next one."""
-    horizon: Horizon = field(default_factory=Horizon)
+    horizon: HorizonRequest = field(default_factory=HorizonRequest)
     """Policy by which servers report how much of each chunk to execute; without a policy `execution_horizon` holds."""
     synchronous: bool = False
     """True: execute the horizon, then send a request, and hold until the reply arrives. False: request early enough to avoid
@@ -144,7 +144,7 @@ class RobotConfig:
     conditioning: Conditioning | None = Conditioning.PREFIX
     """Conditioning that an asynchronous robot requests; a model without it refuses the session. None: the best one offered."""
     guidance: Guidance = field(default_factory=Guidance)
-    pipelining: Pipelining | None = None
+    pipelining: PipelineConfig | None = None
     """Pipelining of System 1: several requests in flight, one per frame of `execution_horizon` steps; a model without it refuses
     the session. It needs an asynchronous robot that replaces its queue."""
     num_steps: int = 0

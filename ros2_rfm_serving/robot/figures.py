@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ros2_rfm_serving.types import Plan, Reply, Verdict
+from ros2_rfm_serving.types import JudgeVerdict, Reply, SubgoalPlan
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.state import keep
 
@@ -38,5 +38,11 @@ keep(ComponentFigures, "in_time", "late", round_trips_s="round_trips", answers="
 
 
 def _word(reply: Reply) -> str:
-    said = reply.verdict if isinstance(reply, Verdict) else reply.subgoals[0] if isinstance(reply, Plan) and reply.subgoals else ""
+    said = (
+        reply.verdict
+        if isinstance(reply, JudgeVerdict)
+        else reply.subgoals[0]
+        if isinstance(reply, SubgoalPlan) and reply.subgoals
+        else ""
+    )
     return said[:MAX_WORD_CHARACTERS]

@@ -20,7 +20,7 @@ from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.motion.trajectory import TrajectoryPlanner
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.types import NOT_ADMITTED, Conditioning, Following, RobotState, TaskPhase
+from ros2_rfm_serving.types import NOT_ADMITTED, Conditioning, RobotState, ScheduleFollower, TaskPhase
 from ros2_rfm_serving.types.contracts import agreed_conditioning
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
@@ -59,7 +59,7 @@ class RobotParts:
         """Build the parts of the core. Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
         self.config = config
         self.refused: Counter[str] = Counter()
-        self.following = Following()
+        self.following = ScheduleFollower()
         self.admission = NOT_ADMITTED
         self.episode = 0
         self.task: TaskRun | None = None

@@ -21,7 +21,7 @@ from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Roster, Word
 from ros2_rfm_serving.scheduler.named import shortened
 from ros2_rfm_serving.scheduler.strangers import Strangers
-from ros2_rfm_serving.types import Admission
+from ros2_rfm_serving.types import AdmissionRecord
 
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
 MAX_SHARE = 0.02
@@ -148,7 +148,7 @@ class Attendance:
             self._misnamed += 1
             log.warning(f"a status of {robot!r} names {named[:64]!r}: it does not count", throttle_duration_sec=SAID_FOR_S)
             return
-        admission = Admission(scheduler=status.admitted_by, task=status.admitted_task)
+        admission = AdmissionRecord(scheduler=status.admitted_by, task=status.admitted_task)
         if not self._hearer.is_of_now(status, self._identity):
             self._untimely += 1
             self._roster.hear_elsewhere(Word(robot=robot, follows=status.scheduler, admission=admission))
@@ -160,7 +160,9 @@ class Attendance:
                 throttle_duration_sec=SAID_FOR_S,
             )
             task = ""
-        self._roster.hear(Word(robot=robot, follows=status.scheduler, admission=Admission(scheduler=status.admitted_by, task=task)))
+        self._roster.hear(
+            Word(robot=robot, follows=status.scheduler, admission=AdmissionRecord(scheduler=status.admitted_by, task=task))
+        )
         if not known and robot in self._roster.tasks:
             self._again[robot] = None
 

@@ -22,7 +22,7 @@ from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.predecessor import ask_in_force
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.proof import Verifies
-from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
+from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S, SILENT_AFTER_S
 
 LOOK_PERIOD_S, PERIOD_S = 0.25, 1.0
 """Period of polling, and the minimum time between two requests to the same server."""

@@ -19,8 +19,8 @@ from ros2_rfm_serving.ros.node.patient_service import Awaited
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.wire import bounded, qos
-from ros2_rfm_serving.types import Heard
-from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
+from ros2_rfm_serving.types import ScheduleVerdict
+from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S, SILENT_AFTER_S
 
 HARDWARE = f"scheduler on {platform.node()}"
 """Hardware id of the scheduler's diagnostics."""
@@ -119,7 +119,7 @@ class Followers:
         return ""
 
     def _refuse(self, error: BadMessageError) -> None:
-        if error.kind in ("unproven", Heard.STALE.value):
+        if error.kind in ("unproven", ScheduleVerdict.STALE.value):
             self._unproven += 1
         else:
             self._unreadable += 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rclpy.node import Node
 
-from ros2_rfm_serving.types import Following, Heard, Schedule
+from ros2_rfm_serving.types import Schedule, ScheduleFollower, ScheduleVerdict
 
 TWO_SCHEDULERS = "another scheduler publishes schedules as well; end one of the two"
 THROTTLE_S = 5.0
@@ -17,16 +17,16 @@ def describe(schedule: Schedule | None) -> str:
     return f"schedule {schedule.epoch} of scheduler {schedule.scheduler:x}" if schedule else "no schedule"
 
 
-def say(node: Node, name: str, heard: Heard, schedule: Schedule, before: str) -> None:
+def say(node: Node, name: str, heard: ScheduleVerdict, schedule: Schedule, before: str) -> None:
     """Log that a schedule was taken over or refused. before: description of the schedule that was active at that time."""
     log = node.get_logger()
-    if heard is Heard.TAKEOVER:
+    if heard is ScheduleVerdict.TAKEOVER:
         log.warning(f"{name}: {before} is silent; {describe(schedule)} takes over")
-    elif not heard.taken:
+    elif not heard.is_accepted:
         log.warning(f"{name}: refused {describe(schedule)}: {before} is in force", throttle_duration_sec=THROTTLE_S)
 
 
-def values(following: Following, now_s: float) -> Mapping[str, object]:
+def values(following: ScheduleFollower, now_s: float) -> Mapping[str, object]:
     """Return the diagnostics values."""
     return {
         "schedule_epoch": following.epoch,

@@ -44,7 +44,7 @@ from ros2_rfm_serving.scheduler.automatic import decided_as
 from ros2_rfm_serving.scheduler.standing import SAID
 from ros2_rfm_serving.security.members import askers
 from ros2_rfm_serving.types import Schedule
-from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
+from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S
 
 PLANNER_PERIOD_S, ACQUAINTED_S = 0.1, 0.25
 UNPROVEN_SAID_S = 5.0

@@ -12,7 +12,7 @@ from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_p
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.wire import bounded, qos
-from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
+from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S
 
 PATIENCE_S = 5.0
 """Time for a restarted scheduler to receive the robot's own status, which suffices unless the robot was restarted as well.

@@ -19,8 +19,8 @@ from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.links import Links, on_host
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
-from ros2_rfm_serving.types import SYSTEM1, Pipelining, Schedule
-from ros2_rfm_serving.types.phase import is_paced
+from ros2_rfm_serving.types import SYSTEM1, PipelineConfig, Schedule
+from ros2_rfm_serving.types.desynchronisation import is_paced
 
 LEAST_SHARE, LEAST_HZ = 0.01, 0.01
 """Fraction of f_max, and upper limit in Hz: a robot below the lower of the two is not served. No plan lets some robots stop for
@@ -102,7 +102,7 @@ class TaskClass:
     """Longest part of a chunk that an asynchronous robot may execute."""
     trusted: Trusted | None = None
     """None: robots always execute the same part of a chunk."""
-    pipelining: Pipelining | None = None
+    pipelining: PipelineConfig | None = None
     """Pipelined session: one request per frame, whose phase does not shift at any cap."""
     frame_s: float = 0.0
     """Duration of such a frame; 0: the task is not pipelined."""
@@ -111,7 +111,8 @@ class TaskClass:
         return _declared(self)
 
     def gives_way(self, period_s: float) -> bool:
-        """Return whether its phase shifts under a cap (`types/phase.py`): not with frames, nor with chunks of limited trust."""
+        """Return whether its phase shifts under a cap (`types/desynchronisation.py`): not with frames, nor with chunks of limited
+        trust."""
         trusts = self.trusted is None or not self.overlapped
         return not self.in_frames and (trusts or is_paced(period_s, self.trusted.declared_s if self.trusted else 0.0))
 
@@ -173,7 +174,7 @@ class Problem:
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers use continuous batching for models that support both kinds."""
     waiting: frozenset[str] = frozenset()
-    """GPU types whose servers delay a batch for another request where that is worth it (`types/patience.py`)."""
+    """GPU types whose servers delay a batch for another request where that is worth it (`types/batch_wait.py`)."""
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
     """(model, GPU type) -> duration of its solver steps, where it is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.enquiry import ASKED, at_once
-from ros2_rfm_serving.types import Admission
+from ros2_rfm_serving.types import AdmissionRecord
 
 DEFAULT_LEASE_S = 60.0
 LOOK_PERIOD_S = 0.5
@@ -33,7 +33,7 @@ class Word:
     robot: str
     follows: int
     """Identity of the scheduler that it follows; 0: none yet."""
-    admission: Admission
+    admission: AdmissionRecord
 
 
 @dataclass(slots=True)

@@ -36,11 +36,11 @@ from ros2_rfm_serving.types import (
     ObservationRequest,
     Reply,
     RequestId,
-    Served,
+    ServingStats,
     SessionGrant,
     SessionRequest,
 )
-from ros2_rfm_serving.types.phase import Usual
+from ros2_rfm_serving.types.desynchronisation import LatencyBaseline
 from ros2_rfm_serving.types.record import record
 from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
@@ -109,7 +109,7 @@ class ServerBrain:
         self._figures = Figures(config.window_s)
         self._served = self._superseded = self._refetched = self._begun = 0
         self._ended: dict[Work, _Ended] = {}
-        self._usual: dict[str, Usual] = defaultdict(Usual)
+        self._usual: dict[str, LatencyBaseline] = defaultdict(LatencyBaseline)
         """Component -> baseline of its delay."""
         self._moved_s = -math.inf
         """Time at which a request last arrived, began or ended while requests waited."""
@@ -416,9 +416,9 @@ class ServerBrain:
         usual, wait_s = self._usual[request.component], queue_wait_s + inference_s
         if self.lanes[work.tier].view.flight is not None and waiting.request.pipelining is None:
             wait_s = max(wait_s, usual.spacing.turn_s(request.robot, waiting.arrived_s))
-        unusual_s = usual.unusual_s(wait_s, len(self.sessions)) + ended.turn * inference_s
+        unusual_s = usual.excess_delay_s(wait_s, len(self.sessions)) + ended.turn * inference_s
         engaged = (rows, session.superseded, ended.load)
-        served = Served(queue_wait_s, inference_s, *engaged, *measured, unusual_s, waiting.request.decoding_s)
+        served = ServingStats(queue_wait_s, inference_s, *engaged, *measured, unusual_s, waiting.request.decoding_s)
         session.superseded = 0
         self._served += 1
         self._figures.replied(served)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ros2_rfm_serving.types import ModelContract, Serving
+from ros2_rfm_serving.types import ModelContract, SessionSharing
 
 UTILISATION = 0.8
 """Utilisation beyond which queues grow faster than throughput."""
@@ -19,7 +19,7 @@ def max_sessions(
     request per half a chunk, 2 / (H dt). A chunk must arrive when half of the last one is executed.
     """
     t = service_s / batch_size
-    if contract.serving is Serving.EXCLUSIVE:
+    if contract.serving is SessionSharing.EXCLUSIVE:
         return 1
     if not t > 0:
         return 65_535

@@ -9,7 +9,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import horizon
 from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind, SessionRequest
 from ros2_rfm_serving.types.contracts import agreed_conditioning
-from ros2_rfm_serving.types.rates import other_rate
+from ros2_rfm_serving.types.rate_mismatch import rate_mismatch_text
 
 PREFIX = Conditioning.PREFIX
 
@@ -57,7 +57,7 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
         found.append(f"num_steps: the robot asks for {request.num_steps} solver steps, the model takes {can}; 0 is its own number")
     if problem := horizon.check(request.horizon):
         found.append(problem)
-    if strict_rate and (other := other_rate(request.control_rate_hz, contract.control_rate_hz)):
+    if strict_rate and (other := rate_mismatch_text(request.control_rate_hz, contract.control_rate_hz)):
         found.append(f"control rate: {other}")
     return found
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ros2_rfm_serving.types import Served
+from ros2_rfm_serving.types import ServingStats
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.record import record
 from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
@@ -110,7 +110,7 @@ class Figures:
         self._forget_before(now_s - self.window_s)
         return self.load()
 
-    def replied(self, served: Served) -> None:
+    def replied(self, served: ServingStats) -> None:
         self._queue_wait.add(served.queue_wait_s)
         self._inference.add(served.inference_s)
 

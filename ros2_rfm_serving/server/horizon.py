@@ -15,7 +15,7 @@ import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.types import NO_VALUES, Array, EngineReply, Horizon
+from ros2_rfm_serving.types import NO_VALUES, Array, EngineReply, HorizonRequest
 
 
 class Outlook(NamedTuple):
@@ -40,14 +40,14 @@ class HorizonPolicy(Protocol):
         """Return the confidence in each action, [B, T] in [0, 1], from the changes of each of the K solver steps, [B, K, T, A]."""
         return convergence(updates)
 
-    def rows(self, confidence: Array, horizon: Horizon) -> int:
+    def rows(self, confidence: Array, horizon: HorizonRequest) -> int:
         """Return how many rows of a chunk with this confidence ([T]; empty: not known) are executed; 0: the robot decides."""
 
 
 class Static(HorizonPolicy):
     """Constant execution horizon."""
 
-    def rows(self, confidence: Array, horizon: Horizon) -> int:
+    def rows(self, confidence: Array, horizon: HorizonRequest) -> int:
         return max(horizon.steps, horizon.min_steps)
 
 
@@ -57,7 +57,7 @@ class Confidence(HorizonPolicy):
 
     min_updates = 2
 
-    def rows(self, confidence: Array, horizon: Horizon) -> int:
+    def rows(self, confidence: Array, horizon: HorizonRequest) -> int:
         if not len(confidence):
             return 0
         unsure = confidence < 1.0 / (2.0 + horizon.threshold)
@@ -77,7 +77,7 @@ class Curvature(HorizonPolicy):
     def confidence(self, updates: Array) -> Array:
         return straightness(updates)
 
-    def rows(self, confidence: Array, horizon: Horizon) -> int:
+    def rows(self, confidence: Array, horizon: HorizonRequest) -> int:
         if not len(confidence):
             return 0
         bent = confidence < 1.0 / (1.0 + max(horizon.threshold, 0.0))
@@ -116,7 +116,7 @@ def straightness(updates: Array) -> Array:
     return straight
 
 
-def check(horizon: Horizon) -> str:
+def check(horizon: HorizonRequest) -> str:
     """Return the problem of a session's horizon and its fix; empty: there is none."""
     if not horizon.policy:
         return ""
@@ -131,7 +131,7 @@ def check(horizon: Horizon) -> str:
     return ""
 
 
-def without_updates(horizon: Horizon, num_updates: int | None) -> str:
+def without_updates(horizon: HorizonRequest, num_updates: int | None) -> str:
     """Return the warning to a session whose policy gets no input from this model; empty: it does, or that is unknown."""
     needs = getattr(policy(horizon.policy), "min_updates", 0) if horizon.policy else 0
     if num_updates is None or num_updates >= needs:
@@ -159,13 +159,15 @@ def policy(name: str) -> HorizonPolicy:
         return HORIZON_POLICIES[name]()
     found = next((e for e in entry_points(group=ENTRY_POINTS) if e.name == name), None)
     if found is None:
-        raise ConfigurationError(f"no horizon policy is named {name!r}", key="horizon_policy", fix=check(Horizon(policy=name)))
+        raise ConfigurationError(
+            f"no horizon policy is named {name!r}", key="horizon_policy", fix=check(HorizonRequest(policy=name))
+        )
     made: HorizonPolicy = found.load()()
     return made
 
 
 def outlooks(
-    horizons: Sequence[Horizon], answers: Sequence[EngineReply | None], mishap: Callable[[str, str], None] | None = None
+    horizons: Sequence[HorizonRequest], answers: Sequence[EngineReply | None], mishap: Callable[[str, str], None] | None = None
 ) -> list[Outlook]:
     """Return one outlook per row, computed together for rows of one policy and shape. mishap: receives (counter, problem) when a
     policy fails; its rows are then executed as the robots decide. None: the error is raised."""
@@ -195,7 +197,7 @@ def outlooks(
     return found
 
 
-def _seen(name: str, rows: Sequence[tuple[Horizon, EngineReply]]) -> list[Outlook]:
+def _seen(name: str, rows: Sequence[tuple[HorizonRequest, EngineReply]]) -> list[Outlook]:
     """Return the outlooks of rows with the same policy and shape. Raises: `ValueError` for an impossible result of the policy."""
     chosen, empties = policy(name or "confidence"), [NO_VALUES] * len(rows)
     updates = [answer.updates for _, answer in rows]

@@ -17,7 +17,7 @@ from ros2_rfm_serving.server.replies import reply_kind
 from ros2_rfm_serving.server.running import described
 from ros2_rfm_serving.server.stepping import StepRunning
 from ros2_rfm_serving.server.tiers import Lane, Work
-from ros2_rfm_serving.types import EngineReply, ModelContract, OutputKind, Reply, Verdict
+from ros2_rfm_serving.types import EngineReply, JudgeVerdict, ModelContract, OutputKind, Reply
 
 ACTION_CHUNK = OutputKind.ACTION_CHUNK
 Ended = tuple[Work, Sequence[EngineReply | None]]
@@ -96,7 +96,7 @@ class EngineLoop:
         for i, answer in enumerate(answers):
             if answer is None:
                 continue
-            judges = reply_kind(self._contract, work.batch[i].request.id.component) is Verdict
+            judges = reply_kind(self._contract, work.batch[i].request.id.component) is JudgeVerdict
             self._counting.answered("verdict" if judges else "plan")
             if judges and not answer.verdict:
                 problem = answer.violation or "it is none of the declared words"

@@ -7,16 +7,16 @@ from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     SYSTEM2,
-    Chunk,
+    ActionChunk,
     Conditioning,
     EngineReply,
     InferenceRequest,
+    JudgeVerdict,
     ModelContract,
     OutputKind,
-    Plan,
     Reply,
-    Served,
-    Verdict,
+    ServingStats,
+    SubgoalPlan,
 )
 
 ACTION_CHUNK, PREFIX = OutputKind.ACTION_CHUNK, Conditioning.PREFIX
@@ -25,8 +25,8 @@ ACTION_CHUNK, PREFIX = OutputKind.ACTION_CHUNK, Conditioning.PREFIX
 def reply_kind(contract: ModelContract, component: str) -> type[Reply]:
     """Return the class of the replies to a component: a text model plans for System 2 and judges for other components."""
     if contract.output is ACTION_CHUNK:
-        return Chunk
-    return Plan if component == SYSTEM2 else Verdict
+        return ActionChunk
+    return SubgoalPlan if component == SYSTEM2 else JudgeVerdict
 
 
 def reply_of(
@@ -34,18 +34,18 @@ def reply_of(
     contract: ModelContract,
     waiting: Waiting,
     answer: EngineReply,
-    served: Served,
+    served: ServingStats,
     outlook: Outlook,
     held: InferenceRequest,
 ) -> Reply:
     """Return the reply to a waiting request.
     held: the request whose prefix constrained the last solver steps; in a pipelined session, that of the newest observation."""
     kind = reply_kind(contract, waiting.request.id.component)
-    if kind is Chunk:
+    if kind is ActionChunk:
         return _chunk(server, contract, waiting, answer, served, outlook, held)
-    if kind is Plan:
+    if kind is SubgoalPlan:
         return _plan(server, contract, waiting, answer, served)
-    return Verdict(
+    return JudgeVerdict(
         waiting.request.id,
         waiting.stamp_ns,
         server,
@@ -63,13 +63,13 @@ def _chunk(
     contract: ModelContract,
     waiting: Waiting,
     answer: EngineReply,
-    served: Served,
+    served: ServingStats,
     outlook: Outlook,
     held: InferenceRequest,
-) -> Chunk:
+) -> ActionChunk:
     request = waiting.request
     delay_steps = min(held.inference_delay_steps, len(held.prefix_model)) if held.conditioning is PREFIX else 0
-    return Chunk(
+    return ActionChunk(
         request.id,
         waiting.stamp_ns,
         server,
@@ -86,10 +86,10 @@ def _chunk(
     )
 
 
-def _plan(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Plan:
+def _plan(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: ServingStats) -> SubgoalPlan:
     """Return a plan with one subgoal per line of the text."""
     lines = (line.strip() for line in answer.text.splitlines())
-    return Plan(
+    return SubgoalPlan(
         id=waiting.request.id,
         stamp_ns=waiting.stamp_ns,
         server=server,

@@ -13,9 +13,9 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.lost import device_is_lost
 from ros2_rfm_serving.errors import EngineError, ModelError, UnusableAnswerError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, Serving
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, SessionSharing
 
-EXCLUSIVE = Serving.EXCLUSIVE
+EXCLUSIVE = SessionSharing.EXCLUSIVE
 Mishap = Callable[[str, str], None]
 """Function that receives (counter, problem)."""
 

@@ -34,9 +34,9 @@ from ros2_rfm_serving.types import (
     OutputKind,
     Reply,
     RequestId,
-    Serving,
     SessionGrant,
     SessionRequest,
+    SessionSharing,
 )
 
 
@@ -46,7 +46,7 @@ def check_able(config: ServerConfig, engine: Engine) -> None:
     contract = engine.contract
     if config.batching != CONTINUOUS or contract.output is not OutputKind.ACTION_CHUNK:
         return
-    if contract.serving is Serving.EXCLUSIVE:
+    if contract.serving is SessionSharing.EXCLUSIVE:
         problem = f"{contract.model!r} keeps state between chunks and serves one session: there is no batch to join"
     elif not isinstance(engine, Stepping):
         problem = f"{contract.model!r} offers whole chunks only (`infer`), no solver steps between which others could join"

@@ -15,16 +15,16 @@ from ros2_rfm_serving.server.quota import Quota
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,
-    Horizon,
+    HorizonRequest,
     ModelContract,
-    Pipelining,
+    PipelineConfig,
     RequestId,
-    Serving,
     SessionGrant,
     SessionRequest,
+    SessionSharing,
 )
 from ros2_rfm_serving.types.contracts import agreed_conditioning
-from ros2_rfm_serving.types.rates import other_rate
+from ros2_rfm_serving.types.rate_mismatch import rate_mismatch_text
 from ros2_rfm_serving.types.state import Kept, check_names, kept, restore, state_of
 
 SessionKey = tuple[str, str]
@@ -76,13 +76,13 @@ class Session:
     epoch: int
     conditioning: Conditioning
     guidance: Guidance
-    horizon: Horizon
+    horizon: HorizonRequest
     instruction: str
     """The only instruction; empty: each request has its own."""
     slo_s: float
     """Latency objective; inf: there is none."""
     quota: Quota
-    pipelining: Pipelining | None = None
+    pipelining: PipelineConfig | None = None
     """Terms of pipelining; None: one request of the session runs at a time."""
     num_steps: int = 0
     """Solver steps of each of its chunks; 0: the model's own number."""
@@ -137,7 +137,7 @@ class Sessions:
 
     @property
     def limit(self) -> int:
-        return 1 if self.contract.serving is Serving.EXCLUSIVE else self.max_sessions
+        return 1 if self.contract.serving is SessionSharing.EXCLUSIVE else self.max_sessions
 
     def names(self) -> list[SessionKey]:
         return list(self._open)
@@ -176,7 +176,7 @@ class Sessions:
         for session in self._open.values():
             session.quota = self._quota(session.key, session.pipelining)
 
-    def _quota(self, key: SessionKey, pipelining: Pipelining | None) -> Quota:
+    def _quota(self, key: SessionKey, pipelining: PipelineConfig | None) -> Quota:
         """Return the quota of a key with the present limits. Its remaining tokens outlive a session: reopening gives no new
         quota."""
         if key not in self._quotas and len(self._quotas) >= max(MAX_QUOTAS, 2 * len(self._open)):
@@ -228,10 +228,10 @@ class Sessions:
             request.num_steps,
         )
         self.next_epoch += 1
-        warning = other_rate(request.control_rate_hz, self.contract.control_rate_hz)
+        warning = rate_mismatch_text(request.control_rate_hz, self.contract.control_rate_hz)
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
 
-    def _check_rows(self, key: SessionKey, pipelining: Pipelining, rows: int) -> None:
+    def _check_rows(self, key: SessionKey, pipelining: PipelineConfig, rows: int) -> None:
         """Check that rows for a pipelined session are free.
         Raises: `ContractError` if there can never be enough; `CapacityError` while others have them."""
         if not rows:
@@ -247,7 +247,7 @@ class Sessions:
     def _check_capacity(self, key: SessionKey, load: float) -> None:
         """Check that a session is free; those of scheduled robots are reserved for them. Raises: `CapacityError` if none is
         available."""
-        if self.contract.serving is Serving.EXCLUSIVE and self._open:
+        if self.contract.serving is SessionSharing.EXCLUSIVE and self._open:
             robot = next(iter(self._open))[0]
             raise CapacityError(
                 f"{self.contract.model} keeps state between chunks and serves one session, {robot}'s; try another server"

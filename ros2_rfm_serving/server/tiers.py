@@ -14,7 +14,7 @@ from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.server.running import Mishap
 from ros2_rfm_serving.server.stepping import running_of
 from ros2_rfm_serving.types import InferenceRequest, RequestId
-from ros2_rfm_serving.types.record import record, sealed
+from ros2_rfm_serving.types.record import record, runtime_frozen
 from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
@@ -44,7 +44,7 @@ class Tier:
     """Initial seconds of a batch of 1, 2, ... rows; they are measured in any case."""
 
 
-@sealed
+@runtime_frozen
 @dataclass(frozen=True, eq=False, slots=True)
 class Work:
     """Requests that run together."""
@@ -295,7 +295,7 @@ class Lane:
 
     def ended(self, work: Work, now_s: float, failed: bool, num_failed: int) -> tuple[int, float]:
         """Record the end of a work; return the rows that shared the engine with each of its rows, and the turn of a row that went
-        step by step (`types/phase.py`), which is 0 for a batch.
+        step by step (`types/desynchronisation.py`), which is 0 for a batch.
 
         failed: no request got an answer, for the `num_failed`th time in a row.
         """

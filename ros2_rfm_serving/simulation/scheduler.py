@@ -31,7 +31,7 @@ from ros2_rfm_serving.scheduler import (
 from ros2_rfm_serving.scheduler.planning import default_work
 from ros2_rfm_serving.scheduler.told import Book
 from ros2_rfm_serving.scheduler.watch import Finding, RobotWord, ServerWord
-from ros2_rfm_serving.types import Admission, Schedule
+from ros2_rfm_serving.types import AdmissionRecord, Schedule
 from ros2_rfm_serving.virtual_time.events import Events
 
 IDENTITY = 1
@@ -115,7 +115,7 @@ class SimulatedScheduler:
         """Record that a robot identifies itself again."""
         self.silent.discard(robot)
         task = self.brain.fleet.task_of(robot) or self.roster.tasks.get(robot, "")
-        self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))
+        self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=AdmissionRecord(scheduler=IDENTITY, task=task)))
         self.look_on()
 
     def watch(
@@ -157,7 +157,7 @@ class SimulatedScheduler:
             return
         for robot, task in self.roster.tasks.items():
             if robot not in self.silent:
-                self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))
+                self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=AdmissionRecord(scheduler=IDENTITY, task=task)))
         self.silent.difference_update(self.roster.elapse(LOOK_PERIOD_S))
         self.brain.settle()
         self._drive()

@@ -1,7 +1,7 @@
 """Data types that all parts of the package share: frozen dataclasses over numpy, without I/O.
 
 They have no behaviour beyond what follows from their data, except three rules that every process applies alike: which schedule is
-active (`following.py`), which robots are admitted (`admission.py`), and which process owns a name (`names.py`).
+active (`schedule_follower.py`), which robots are admitted (`admission.py`), and which process owns a name (`names.py`).
 
 *Robot space* is what the robot executes; *model space* is what the policy was trained on (normalised). Arrays are float32 unless
 stated otherwise. T is the chunk length in control steps, A the number of actions, S the state size.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ros2_rfm_serving.types.admission import (
     NOT_ADMITTED,
-    Admission,
+    AdmissionRecord,
 )
 from ros2_rfm_serving.types.arrays import (
     MAX_ENCODED_BYTES,
@@ -34,33 +34,29 @@ from ros2_rfm_serving.types.contracts import (
     MAX_STAGES,
     Conditioning,
     Guidance,
-    Horizon,
+    HorizonRequest,
     ModelContract,
     OutputKind,
-    Pipelining,
+    PipelineConfig,
     PrefixSchedule,
-    Serving,
     SessionGrant,
     SessionRequest,
-)
-from ros2_rfm_serving.types.following import (
-    Following,
-    Heard,
+    SessionSharing,
 )
 from ros2_rfm_serving.types.messages import (
     NO_PHASES,
-    Chunk,
+    ActionChunk,
     EncodedImage,
+    EnginePhases,
     EngineReply,
     ExecutionReport,
     InferenceRequest,
+    JudgeVerdict,
     ObservationRequest,
-    Phases,
-    Plan,
     Reply,
     RequestId,
-    Served,
-    Verdict,
+    ServingStats,
+    SubgoalPlan,
 )
 from ros2_rfm_serving.types.names import (
     ClaimStage,
@@ -70,6 +66,10 @@ from ros2_rfm_serving.types.schedule import (
     Placement,
     Route,
     Schedule,
+)
+from ros2_rfm_serving.types.schedule_follower import (
+    ScheduleFollower,
+    ScheduleVerdict,
 )
 from ros2_rfm_serving.types.states import (
     Fallback,
@@ -82,19 +82,19 @@ from ros2_rfm_serving.types.states import (
 __all__ = [
     "MAX_ALPHA",
     "MAX_STAGES",
-    "Admission",
+    "AdmissionRecord",
     "Array",
-    "Chunk",
+    "ActionChunk",
     "ClaimStage",
     "Conditioning",
     "EncodedImage",
     "EngineReply",
     "ExecutionReport",
     "Fallback",
-    "Following",
+    "ScheduleFollower",
     "Guidance",
-    "Heard",
-    "Horizon",
+    "ScheduleVerdict",
+    "HorizonRequest",
     "Image",
     "InferenceRequest",
     "MAX_ENCODED_BYTES",
@@ -110,10 +110,10 @@ __all__ = [
     "NameClaim",
     "ObservationRequest",
     "OutputKind",
-    "Pipelining",
+    "PipelineConfig",
     "Placement",
-    "Phases",
-    "Plan",
+    "EnginePhases",
+    "SubgoalPlan",
     "PrefixSchedule",
     "Reply",
     "RequestId",
@@ -124,13 +124,13 @@ __all__ = [
     "SYSTEM1",
     "SYSTEM2",
     "Schedule",
-    "Served",
+    "ServingStats",
     "ServerState",
-    "Serving",
+    "SessionSharing",
     "SessionGrant",
     "SessionRequest",
     "TaskOutcome",
     "TaskPhase",
-    "Verdict",
+    "JudgeVerdict",
     "empty",
 ]

@@ -8,7 +8,7 @@ from ros2_rfm_serving.types.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admission:
+class AdmissionRecord:
     """Scheduler that served a robot last, and the task class it was served for.
 
     A schedule without the robot ends the admission only if it comes from that scheduler or lists the robot as released. A successor
@@ -19,13 +19,13 @@ class Admission:
     task: str = ""
     """Task class; empty: the robot is not admitted."""
 
-    def after(self, schedule: Schedule, robot: str) -> Admission:
+    def updated_by(self, schedule: Schedule, robot: str) -> AdmissionRecord:
         """Return the admission that holds once the robot follows this schedule."""
         task = next((route.task for route in schedule.routes if route.robot == robot), "")
         if task:
-            return Admission(scheduler=schedule.scheduler, task=task)
+            return AdmissionRecord(scheduler=schedule.scheduler, task=task)
         dropped = schedule.scheduler == self.scheduler or robot in schedule.released
         return NOT_ADMITTED if dropped else self
 
 
-NOT_ADMITTED = Admission()
+NOT_ADMITTED = AdmissionRecord()

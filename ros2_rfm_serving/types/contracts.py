@@ -60,7 +60,7 @@ class Guidance:
     """Continue a prefix shorter than the chunk with zeros, as LeRobot once did; otherwise with its last action."""
 
 
-class Serving(enum.Enum):
+class SessionSharing(enum.Enum):
     """Number of sessions that may share a model (Remote-RTC §8.3)."""
 
     SHARED = "shared"
@@ -70,7 +70,7 @@ class Serving(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Horizon:
+class HorizonRequest:
     """Execution horizon that a session asks for: steps of a chunk executed before the next chunk replaces it (Kairos §3.1)."""
 
     policy: str = ""
@@ -84,7 +84,7 @@ class Horizon:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipelining:
+class PipelineConfig:
     """Execution of several requests of one session at once, all of which read its freshest context (AURAS §4).
 
     A frame begins with each observation: it is perceived, every request in flight advances by one stage, and the one in its last
@@ -145,10 +145,10 @@ class ModelContract:
     """The model serves guidance through its Jacobian, which slows its whole batch; otherwise a session that asks for it is refused.
     """
     pipelines: bool = False
-    """The model accepts `Pipelining` sessions."""
+    """The model accepts `PipelineConfig` sessions."""
     max_num_steps: int = 0
     """Largest number of solver steps that a session may ask for; 0: a session may not choose."""
-    serving: Serving = Serving.SHARED
+    serving: SessionSharing = SessionSharing.SHARED
     action_mean: tuple[float, ...] = ()
     """Mean of the actions that the model was trained on, per column, in robot space; empty: not known."""
     action_std: tuple[float, ...] = ()
@@ -157,15 +157,15 @@ class ModelContract:
     schema_version: int = SCHEMA_VERSION
 
     @property
-    def over_a_connection(self) -> ModelContract:
+    def for_remote_engine(self) -> ModelContract:
         """Contract of the same model behind a connection: one answer at a time, with the model's own number of solver steps."""
         return replace(self, pipelines=False, max_num_steps=0)
 
 
-def agreed_conditioning(asked: Conditioning | None, contract: ModelContract) -> Conditioning:
+def agreed_conditioning(requested: Conditioning | None, contract: ModelContract) -> Conditioning:
     """Return the conditioning of a session: the one asked for; where None leaves it to the model, the best that it supports."""
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return next((best for best in BEST_FIRST if best in contract.conditionings), Conditioning.NONE)
 
 
@@ -184,12 +184,12 @@ class SessionRequest:
     conditioning: Conditioning | None = Conditioning.NONE
     """Conditioning that the session asks for; None: the best that the model supports (`agreed_conditioning`)."""
     guidance: Guidance = Guidance()
-    horizon: Horizon = Horizon()
+    horizon: HorizonRequest = HorizonRequest()
     instruction: str = ""
     """Instruction of all requests of this session; empty: each request has its own."""
     slo_s: float = 0.0
     """Latency from request to reply that the schedule promises; 0: no requirement."""
-    pipelining: Pipelining | None = None
+    pipelining: PipelineConfig | None = None
     """Pipelining of the session; None: one request in flight."""
     num_steps: int = 0
     """Solver steps of each chunk; 0: the model's own number. With fewer steps a chunk is ready sooner, but coarser."""

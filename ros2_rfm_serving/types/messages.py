@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ros2_rfm_serving.types.arrays import NO_ROWS, NO_UPDATES, NO_VALUES, Array, Image, empty
-from ros2_rfm_serving.types.contracts import Conditioning, Guidance, Horizon, Pipelining
-from ros2_rfm_serving.types.record import record, sealed
+from ros2_rfm_serving.types.contracts import Conditioning, Guidance, HorizonRequest, PipelineConfig
+from ros2_rfm_serving.types.record import record, runtime_frozen
 
 
-@sealed
+@runtime_frozen
 @dataclass(frozen=True, slots=True)
 class RequestId:
     """Identity that correlates a reply with its request. A reply counts only if all of it matches the latest request."""
@@ -67,7 +67,7 @@ class ObservationRequest:
     episode_start: bool = False
 
 
-@sealed
+@runtime_frozen
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """One slot of a batch, decoded, as an engine receives it."""
@@ -83,9 +83,9 @@ class InferenceRequest:
     """[P, A] `prefix_model` in robot space, where it is valid for any observation (Remote-RTC §7); empty: not known"""
     conditioning: Conditioning = Conditioning.NONE
     guidance: Guidance = field(default_factory=Guidance)
-    horizon: Horizon = field(default_factory=Horizon)
+    horizon: HorizonRequest = field(default_factory=HorizonRequest)
     """Horizon that the session asks for, which an engine that is itself a server passes on with the request."""
-    pipelining: Pipelining | None = None
+    pipelining: PipelineConfig | None = None
     """Pipelining of its session; None: it reads its own context and no other."""
     num_steps: int = 0
     """Solver steps; 0: the model's own number"""
@@ -94,7 +94,7 @@ class InferenceRequest:
 
 
 @record(frozen=True, slots=True)
-class Phases:
+class EnginePhases:
     """Durations inside an engine for a batch, on the clock that the engine was given; all its slots have them in common."""
 
     perception_s: float
@@ -104,7 +104,7 @@ class Phases:
     """Number of these steps; 0: nothing was measured."""
 
 
-NO_PHASES = Phases(0.0, 0.0, 0)
+NO_PHASES = EnginePhases(0.0, 0.0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +126,7 @@ class EngineReply:
     text: str = ""
     score: float = float("nan")
     """Probability of `verdict`, or NaN."""
-    phases: Phases = NO_PHASES
+    phases: EnginePhases = NO_PHASES
     ended_with: int | None = None
     """Sequence number of the observation that the last solver steps read, in a pipelined session; None: the request's own."""
     violation: str = ""
@@ -134,7 +134,7 @@ class EngineReply:
 
 
 @record(frozen=True, slots=True)
-class Served:
+class ServingStats:
     """Handling of a request by the server, as durations on its clock."""
 
     queue_wait_s: float
@@ -149,14 +149,14 @@ class Served:
     conversion to robot space."""
     solver_s: float = 0.0
     solver_steps: int = 0
-    unusual_s: float = 0.0
-    """Excess of the time from arrival to reply over this server's usual time for all its robots (`types/phase.py`)."""
+    excess_delay_s: float = 0.0
+    """Excess of the time from arrival to reply over this server's usual time for all its robots (`types/desynchronisation.py`)."""
     decoding_s: float = 0.0
     """Part of `queue_wait_s` in which this request's images were decoded to pixels; 0: not measured"""
 
 
 @record(frozen=True, slots=True)
-class Chunk:
+class ActionChunk:
     """Answer of System 1."""
 
     id: RequestId
@@ -169,7 +169,7 @@ class Chunk:
     confidence: Array
     execution_horizon: int
     inference_delay_steps: int
-    served: Served
+    served: ServingStats
     emulated: bool = False
     ended_with: int | None = None
     """Sequence number of the observation that the last solver steps read, in a pipelined session: step 0 belongs to the control
@@ -177,7 +177,7 @@ class Chunk:
 
 
 @record(frozen=True, slots=True)
-class Verdict:
+class JudgeVerdict:
     """Answer of a judge (monitor, safety): one of the verdicts that the model declares."""
 
     id: RequestId
@@ -187,12 +187,12 @@ class Verdict:
     verdict: str
     score: float
     text: str
-    served: Served
+    served: ServingStats
     emulated: bool = False
 
 
 @record(frozen=True, slots=True)
-class Plan:
+class SubgoalPlan:
     """Answer of System 2. Its first subgoal becomes System 1's instruction."""
 
     id: RequestId
@@ -201,8 +201,8 @@ class Plan:
     model_hash: str
     subgoals: tuple[str, ...]
     text: str
-    served: Served
+    served: ServingStats
     emulated: bool = False
 
 
-Reply = Chunk | Verdict | Plan
+Reply = ActionChunk | JudgeVerdict | SubgoalPlan

@@ -7,10 +7,10 @@ import math
 
 CLAIM_S = 1.0
 """Time that a claim waits for messages of a process that holds or claims the same name."""
-LATE_S = 3.0
+CLAIM_LATE_S = 3.0
 """Time to wait for a message of a process that is known to exist."""
 SETTLED_AFTER_S = 2.0
-INTRUDER_SHOWN_S = 30.0
+INTRUDER_REPORT_S = 30.0
 """Time for which a process that claimed the name is reported to operators."""
 LAST_STAGE = 255
 """Highest stage that a claim can have: held for some eight minutes."""
@@ -39,7 +39,7 @@ class NameClaim:
 
     def __init__(self, process: int) -> None:
         self.process = process
-        self.lost = False
+        self.is_lost = False
         self.intruders: set[int] = set()
         """Processes that have claimed the name since it is held."""
         self._held_s = math.inf
@@ -49,7 +49,7 @@ class NameClaim:
     def is_held(self) -> bool:
         return self._held_s < math.inf
 
-    def hold(self, now_s: float) -> None:
+    def acquire(self, now_s: float) -> None:
         """Hold the name, since no other process has objected."""
         self._held_s = now_s
 
@@ -60,16 +60,16 @@ class NameClaim:
             return ClaimStage.CLAIMED
         return min(ClaimStage.HELD + int((now_s - self._held_s) / SETTLED_AFTER_S), LAST_STAGE)
 
-    def hear(self, process: int, stage: int, now_s: float) -> None:
+    def on_claim(self, process: int, stage: int, now_s: float) -> None:
         """Process a claim that was received from another process, or from this one."""
-        if process == self.process or self.lost:
+        if process == self.process or self.is_lost:
             return
         if (stage, process) > (self.stage(now_s), self.process):
-            self.lost = True
+            self.is_lost = True
         elif self.is_held:
             self.intruders.add(process)
             self._intruder_s = now_s
 
     def is_disputed(self, now_s: float) -> bool:
         """Return whether another process claimed the name recently."""
-        return now_s - self._intruder_s <= INTRUDER_SHOWN_S
+        return now_s - self._intruder_s <= INTRUDER_REPORT_S

@@ -19,10 +19,10 @@ ENDED = "ended"
 """Figure of a process' last report; 1: it has done its work and ends in order."""
 CONFIGURATION = "configuration"
 """Part of the status of a node that could not be configured, as in `arm_1: configuration`."""
-PREFIX, LEVEL = "process_problem ", "level_without_process_problems"
+PREFIX, OWN_LEVEL = "process_problem ", "level_without_process_problems"
 
 
-class Status(NamedTuple):
+class DiagnosticEntry(NamedTuple):
     level: int
     """Level as in `diagnostic_msgs/DiagnosticStatus`."""
     message: str
@@ -30,19 +30,20 @@ class Status(NamedTuple):
     """Kind -> text of the problems of the process."""
 
 
-def joined(status: Status, level: int) -> tuple[int, str, dict[str, str]]:
+def with_process_problems(status: DiagnosticEntry, level: int) -> tuple[int, str, dict[str, str]]:
     """Return level, message and additional values of a status with the problems of its process, of which `level` is the gravest."""
     if not status.problems:
         return status.level, status.message, {}
-    values = {f"{PREFIX}{kind}": text for kind, text in status.problems.items()} | {LEVEL: str(status.level)}
+    values = {f"{PREFIX}{kind}": text for kind, text in status.problems.items()} | {OWN_LEVEL: str(status.level)}
     return max(status.level, level), "; ".join((status.message, *status.problems.values())), values
 
 
-def separated(level: int, message: str, values: Mapping[str, str]) -> Status:
-    """Return the arguments of `joined`. The values may come from any process: a value that does not fit stays as it is."""
+def without_process_problems(level: int, message: str, values: Mapping[str, str]) -> DiagnosticEntry:
+    """Return the arguments of `with_process_problems`. The values may come from any process: a value that does not fit stays as it
+    is."""
     problems = {key.removeprefix(PREFIX): text for key, text in values.items() if key.startswith(PREFIX)}
     if not problems:
-        return Status(level, message)
+        return DiagnosticEntry(level, message)
     with contextlib.suppress(KeyError, ValueError):
-        level = int(values[LEVEL])
-    return Status(level, message.removesuffix("; " + "; ".join(problems.values())), problems)
+        level = int(values[OWN_LEVEL])
+    return DiagnosticEntry(level, message.removesuffix("; " + "; ".join(problems.values())), problems)

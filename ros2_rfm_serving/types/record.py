@@ -26,7 +26,7 @@ else:
         return dataclasses.dataclass(unsafe_hash=True, **options)
 
 
-def sealed(frozen: type[T]) -> type[T]:
+def runtime_frozen(frozen: type[T]) -> type[T]:
     """Return a frozen dataclass with slots with a constructor that takes a quarter of the time.
 
     An object is of a writable class until its fields are written, and no other code sees it before. Defaults are created once.
@@ -48,4 +48,4 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-__all__ = ["record", "sealed"]
+__all__ = ["record", "runtime_frozen"]

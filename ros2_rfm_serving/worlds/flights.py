@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def parallel(num_steps: int, interval: float, latency: float) -> Iterator[Flight
         yield Flight((Stage(num_steps, number * interval),), number * interval + latency)
 
 
-def pipelined(num_steps: int, pipelining: Pipelining, frame: float) -> Iterator[Flight]:
+def pipelined(num_steps: int, pipelining: PipelineConfig, frame: float) -> Iterator[Flight]:
     """Yield the requests of AURAS: request n enters with frame n, and stage i reads the public context of its time.
 
     The frame after its last one begins when it is answered.

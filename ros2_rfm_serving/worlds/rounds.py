@@ -27,7 +27,7 @@ from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.server.horizon import outlooks
-from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, Horizon, InferenceRequest, RequestId, empty
+from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, HorizonRequest, InferenceRequest, RequestId, empty
 from ros2_rfm_serving.worlds.metaworld import ALL_TASKS, CAMERAS, MetaworldArm
 
 MAX_STEPS = 300
@@ -73,7 +73,7 @@ class Job:
 
     task: str
     seed: int
-    horizon: Horizon
+    horizon: HorizonRequest
 
     @property
     def world_seed(self) -> int:

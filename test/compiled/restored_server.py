@@ -39,7 +39,7 @@ def decisions(core: Any, now_s: float) -> list[Any]:
 def restored(batching: str, dispatch: str) -> tuple[bool, list[Any], Any]:
     """Return whether restored cores were alike, what was decided, and the state at the end."""
     from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
-    from ros2_rfm_serving.types import Chunk
+    from ros2_rfm_serving.types import ActionChunk
     from test.unit.fakes import observation, session_request
     from test.unit.stepping import FakeStepping
 
@@ -55,7 +55,7 @@ def restored(batching: str, dispatch: str) -> tuple[bool, list[Any], Any]:
         same = same and text(twin.state()) == text(state)
         decided, again = (decisions(each, number + 0.1) for each in (core, twin))
         same = same and text(decided) == text(again) and text(core.state()) == text(twin.state())
-        replies += [each for each in decided if isinstance(each, Chunk)]
+        replies += [each for each in decided if isinstance(each, ActionChunk)]
     return same, replies, core.state()
 
 

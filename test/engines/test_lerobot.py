@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.lerobot.parity import own_answer, requests_for
 from ros2_rfm_serving.engines.lerobot.policies import Pi0, SmolVla
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import Conditioning, Guidance, InferenceRequest, PrefixSchedule, Serving, SessionRequest
+from ros2_rfm_serving.types import Conditioning, Guidance, InferenceRequest, PrefixSchedule, SessionRequest, SessionSharing
 from test.engines import tiny_lerobot as tiny
 from test.engines.lerobot_rig import CLOSE, KINDS, SPLIT, built, close
 
@@ -273,7 +273,7 @@ def test_a_policy_with_a_memory_forgets_between_episodes(engines: dict[str, LeRo
 def test_served_to_as_many_sessions_as_its_kind_allows(engines: dict[str, LeRobotEngine], kind: str) -> None:
     engine = engines[kind]
     exclusive = kind == "diffusion"
-    assert engine.contract.serving is (Serving.EXCLUSIVE if exclusive else Serving.SHARED)
+    assert engine.contract.serving is (SessionSharing.EXCLUSIVE if exclusive else SessionSharing.SHARED)
     assert engine.max_batch_size == (1 if exclusive else 32)
     server = ModelServer(ServerConfig(name="gpu0", batch_size=2, max_sessions=4), engine)
 

@@ -17,7 +17,7 @@ from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
 from ros2_rfm_serving.engines.lerobot.parity import requests_for
 from ros2_rfm_serving.engines.lerobot.policies import serving_of
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError
-from ros2_rfm_serving.types import InferenceRequest, Serving
+from ros2_rfm_serving.types import InferenceRequest, SessionSharing
 from test.engines import tiny_lerobot as tiny
 from test.engines.lerobot_rig import KINDS, SPLIT, built
 
@@ -31,7 +31,7 @@ def test_a_policy_without_chunks_is_refused(kind: str) -> None:
 
 
 def test_a_policy_that_nobody_has_looked_at_may_keep_state() -> None:
-    assert serving_of("somebody_elses") is Serving.EXCLUSIVE
+    assert serving_of("somebody_elses") is SessionSharing.EXCLUSIVE
 
 
 @pytest.mark.parametrize(

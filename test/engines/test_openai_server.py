@@ -28,10 +28,10 @@ from ros2_rfm_serving.types import (
     EncodedImage,
     EngineReply,
     InferenceRequest,
+    JudgeVerdict,
     ObservationRequest,
     RequestId,
     SessionRequest,
-    Verdict,
     empty,
 )
 from test.engines import tiny_gguf
@@ -206,6 +206,6 @@ def test_a_robots_verdict_through_the_model_server(make: Make) -> None:
         identity = replace(request().id, robot=robot, session_epoch=grant.session_epoch)
         asked = ObservationRequest(id=identity, stamp_ns=0, instruction="Safe?", state=empty(0), images=images(3))
         server.submit(asked, 1.0)
-    verdicts = [reply.verdict for reply in server.loop.step(lambda: 2.0) if isinstance(reply, Verdict)]
+    verdicts = [reply.verdict for reply in server.loop.step(lambda: 2.0) if isinstance(reply, JudgeVerdict)]
     assert len(verdicts) == 2 and set(verdicts) <= {"safe", "unsafe"}
     assert not server.refused

@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.architectures.policy import ArchitecturePolicy
 from ros2_rfm_serving.engines.flow.sampling import robot_space
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, Pipelining, RequestId
+from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, PipelineConfig, RequestId
 from test.engines.parity import common, relative
 
 SAID = json.loads(relative.FILE.read_text())
@@ -177,7 +177,7 @@ def test_they_pass_their_gate_and_pipelined_sessions_are_refused(name: str, bund
     assert all(check.passes for check in engine.check_parity()), engine.check_parity()
     assert not engine.contract.pipelines
     with pytest.raises(ModelError, match="counts actions from the observed state"):
-        engine.require_pipelining(Pipelining(pp_perception=1, pp_generation=2))
+        engine.require_pipelining(PipelineConfig(pp_perception=1, pp_generation=2))
 
 
 def wished(told: dict[str, Any], source: Path) -> Wishes:

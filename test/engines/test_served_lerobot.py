@@ -12,7 +12,7 @@ import pytest
 from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.ros.wire import convert
-from ros2_rfm_serving.types import Conditioning, Serving
+from ros2_rfm_serving.types import Conditioning, SessionSharing
 from test.engines import tiny_lerobot as tiny
 from test.engines.lerobot_rig import built
 from test.ros.delayed_arms import ROBOTS, Arms, arms_of, get_what_they_would_get_alone, row_of
@@ -71,7 +71,7 @@ def test_robots_of_diffusion_are_served_one_after_the_other_each_from_what_it_ha
 ) -> None:
     diffusion, others = alone["diffusion"], []
     policy = diffusion._policy.checkpoint.policy
-    assert diffusion.contract.serving is Serving.EXCLUSIVE
+    assert diffusion.contract.serving is SessionSharing.EXCLUSIVE
     arms.place("diffusion", 2, "fixed")
     arms.chunks.clear()
     for robot in ROBOTS:

@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.operate.pipeline_timing import Policy, stream_of
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, PipelineConfig
 from test.gpu import rig
 
 
@@ -118,7 +118,7 @@ def test_pipelined_chunks_are_those_of_one_after_the_other(offset: int, percepti
     aside = load_embedded("flow", shipped("models") / "metaworld_flow", options)
     assert isinstance(aside, SteppingEngine)
     after = SteppingEngine(aside.stepped, aside.sampling, Here())
-    how, found = Pipelining(pp_perception=perception, pp_generation=3, fetch_offset=offset), []
+    how, found = PipelineConfig(pp_perception=perception, pp_generation=3, fetch_offset=offset), []
     for engine in (after, aside):
         answers = dict[int, EngineReply | ModelError]()
         for number in range(12):

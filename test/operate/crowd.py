@@ -16,7 +16,7 @@ from rfm_serving import msg, srv
 from lab.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
-from ros2_rfm_serving.types import Chunk, EncodedImage, ObservationRequest, RequestId, SessionRequest, Verdict, empty
+from ros2_rfm_serving.types import ActionChunk, EncodedImage, JudgeVerdict, ObservationRequest, RequestId, SessionRequest, empty
 
 from .sensor import CAMERA, JOINTS
 
@@ -34,7 +34,7 @@ class Crowd(Node):
         self._components = {robot: component or "system1" for robot, _, component in (each.partition("/") for each in robots)}
         self._hears = []
         for robot, component in self._components.items():  # a server gives up who does not listen for its answers
-            kind, topic = convert.REPLIES[Chunk if component == "system1" else Verdict]
+            kind, topic = convert.REPLIES[ActionChunk if component == "system1" else JudgeVerdict]
             self._hears.append(self.create_subscription(kind, names.robot(robot, topic), _deaf, qos.REPLY))
         self.opener = self.create_client(srv.OpenSession, names.server(server, "open_session"), qos_profile=qos.CONTROL)
 

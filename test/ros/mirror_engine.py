@@ -13,7 +13,7 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind, Serving
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind, SessionSharing
 
 NAMES = ("x", "y", "z")
 LOADS = itertools.count(1)
@@ -45,7 +45,7 @@ class MirrorEngine(Engine):
             state_size=len(NAMES),
             chunk_length=8,
             control_rate_hz=20.0,
-            serving=Serving(spec.entry.options.get("serving", "shared")),
+            serving=SessionSharing(spec.entry.options.get("serving", "shared")),
         )
         self.episodes = 0
         self._broken = self._dead = False

@@ -13,7 +13,15 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.wire import cdr, convert
-from ros2_rfm_serving.types import Chunk, EncodedImage, ExecutionReport, ObservationRequest, Plan, RequestId, Served
+from ros2_rfm_serving.types import (
+    ActionChunk,
+    EncodedImage,
+    ExecutionReport,
+    ObservationRequest,
+    RequestId,
+    ServingStats,
+    SubgoalPlan,
+)
 from test.ros.test_convert import FLOATS, IDS, IMAGES, MATRICES, SERVED, VECTORS, same
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
@@ -34,7 +42,7 @@ OBSERVATIONS = st.builds(
 )
 CHUNKS = MATRICES.flatmap(
     lambda values: st.builds(
-        Chunk,
+        ActionChunk,
         id=IDS,
         stamp_ns=st.integers(-(2**63), 2**63 - 1),
         server=WORDS,
@@ -67,14 +75,14 @@ def test_an_observation_is_what_the_generated_code_makes_of_it(request: Observat
 
 
 @given(CHUNKS)
-def test_a_chunk_is_what_the_generated_code_makes_of_it(chunk: Chunk) -> None:
+def test_a_chunk_is_what_the_generated_code_makes_of_it(chunk: ActionChunk) -> None:
     assert same(chunk, convert.chunk_from(deserialize_message(cdr.reply_to(chunk), msg.ActionChunk)))
     assert same(chunk, cdr.chunk_from(serialize_message(convert.reply_to(chunk))))
 
 
 def test_other_replies_go_through_the_generated_code() -> None:
-    served = Served(queue_wait_s=0.0, inference_s=0.0, batch_size=1, superseded=0, server_load=0.0)
-    plan = Plan(id=OBSERVATION.id, stamp_ns=5, server="s", model_hash="", subgoals=("reach",), text="reach", served=served)
+    served = ServingStats(queue_wait_s=0.0, inference_s=0.0, batch_size=1, superseded=0, server_load=0.0)
+    plan = SubgoalPlan(id=OBSERVATION.id, stamp_ns=5, server="s", model_hash="", subgoals=("reach",), text="reach", served=served)
     assert same(plan, convert.plan_from(deserialize_message(cdr.reply_to(plan), msg.Plan)))
 
 

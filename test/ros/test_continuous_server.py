@@ -28,7 +28,7 @@ from ros2_rfm_serving.types import (
     Conditioning,
     EncodedImage,
     ObservationRequest,
-    Pipelining,
+    PipelineConfig,
     Placement,
     RequestId,
     Schedule,
@@ -214,7 +214,7 @@ def test_batching_is_as_the_schedule_has_planned_it_and_changes_with_it(ros_doma
         fleet = Arms(alone)
         says = fleet.create_publisher(msg.Schedule, qos.Names().schedule, qos.SCHEDULE)
         names = {"action_names": alone.contract.action_names, "cameras": alone.contract.cameras}
-        asked = {**names, "state_size": alone.contract.state_size, "pipelining": Pipelining(pp_generation=2)}
+        asked = {**names, "state_size": alone.contract.state_size, "pipelining": PipelineConfig(pp_generation=2)}
         try:
             for epoch, batching in enumerate(("continuous", "fixed", "continuous"), 1):
                 placed = {"model": "flow", "gpu_type": "CPU", "batching": batching, "batch_size": 1, "max_sessions": 8}

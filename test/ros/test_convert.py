@@ -18,22 +18,22 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.wire import convert, session_messages
 from ros2_rfm_serving.types import (
-    Chunk,
+    ActionChunk,
     Conditioning,
     EncodedImage,
     ExecutionReport,
     Guidance,
-    Horizon,
+    HorizonRequest,
+    JudgeVerdict,
     ModelContract,
     ObservationRequest,
     OutputKind,
-    Pipelining,
-    Plan,
+    PipelineConfig,
     PrefixSchedule,
     RequestId,
-    Served,
+    ServingStats,
     SessionRequest,
-    Verdict,
+    SubgoalPlan,
 )
 from test.unit.fakes import chunk, observation, schedule
 
@@ -50,7 +50,7 @@ VECTORS = npst.arrays(np.float32, st.integers(0, 40), elements=FLOATS)
 MATRICES = npst.arrays(np.float32, st.tuples(st.integers(0, 8), st.integers(0, 5)), elements=FLOATS)
 IMAGES = st.builds(EncodedImage, camera=st.text("ab", max_size=3), format=st.just("jpeg"), data=st.binary(max_size=50))
 SERVED = st.builds(
-    Served,
+    ServingStats,
     queue_wait_s=FLOATS,
     inference_s=FLOATS,
     batch_size=st.integers(0, 65535),
@@ -106,8 +106,8 @@ def test_an_observation_survives_the_wire(request: ObservationRequest) -> None:
 
 
 @given(IDS, MATRICES, SERVED, st.booleans())
-def test_a_chunk_survives_the_wire(request: RequestId, values: np.ndarray, served: Served, emulated: bool) -> None:
-    chunk = Chunk(
+def test_a_chunk_survives_the_wire(request: RequestId, values: np.ndarray, served: ServingStats, emulated: bool) -> None:
+    chunk = ActionChunk(
         id=request,
         stamp_ns=5,
         server="s",
@@ -125,14 +125,16 @@ def test_a_chunk_survives_the_wire(request: RequestId, values: np.ndarray, serve
 
 
 @given(IDS, SERVED, FLOATS)
-def test_a_verdict_survives_the_wire(request: RequestId, served: Served, score: float) -> None:
-    verdict = Verdict(id=request, stamp_ns=5, server="s", model_hash="h", verdict="done", score=score, text="why", served=served)
+def test_a_verdict_survives_the_wire(request: RequestId, served: ServingStats, score: float) -> None:
+    verdict = JudgeVerdict(
+        id=request, stamp_ns=5, server="s", model_hash="h", verdict="done", score=score, text="why", served=served
+    )
     assert same(verdict, convert.verdict_from(over_the_wire(convert.reply_to(verdict))))
 
 
 @given(IDS, SERVED, st.lists(st.text("abc ", max_size=5), max_size=3))
-def test_a_plan_survives_the_wire_and_tells_judges_its_text(request: RequestId, served: Served, subgoals: list[str]) -> None:
-    plan = Plan(id=request, stamp_ns=5, server="s", model_hash="h", subgoals=tuple(subgoals), text="why", served=served)
+def test_a_plan_survives_the_wire_and_tells_judges_its_text(request: RequestId, served: ServingStats, subgoals: list[str]) -> None:
+    plan = SubgoalPlan(id=request, stamp_ns=5, server="s", model_hash="h", subgoals=tuple(subgoals), text="why", served=served)
     assert same(plan, convert.plan_from(over_the_wire(convert.reply_to(plan))))
     told = over_the_wire(convert.reply_to(convert.as_verdict(plan)))
     assert (told.text, told.verdict) == ("why", "") and math.isnan(told.score)
@@ -193,7 +195,7 @@ def test_a_contract_survives_the_wire(contract: ModelContract) -> None:
             zero_padded=st.booleans(),
         ),
         horizon=st.builds(
-            Horizon,
+            HorizonRequest,
             policy=st.sampled_from(["", "static"]),
             steps=st.integers(0, 65535),
             min_steps=st.integers(1, 65535),
@@ -202,7 +204,7 @@ def test_a_contract_survives_the_wire(contract: ModelContract) -> None:
         num_steps=st.integers(0, 2**16 - 1),
         pipelining=st.none()
         | st.builds(
-            Pipelining,
+            PipelineConfig,
             pp_perception=st.integers(1, 255),
             pp_generation=st.integers(0, 255),
             alpha=st.floats(-8, 8, width=32),

@@ -36,7 +36,7 @@ from ros2_rfm_serving.security.authority import load_certificate
 from ros2_rfm_serving.security.folder import CERTIFICATE
 from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
 from ros2_rfm_serving.security.signing import Prover
-from ros2_rfm_serving.types.process_problems import ENDED, LOG_DISK_FULL, LOG_DISK_SILENT, separated
+from ros2_rfm_serving.types.process_problems import ENDED, LOG_DISK_FULL, LOG_DISK_SILENT, without_process_problems
 from test.enclaves import Enclaves
 
 from .overhearing import overheard
@@ -116,7 +116,7 @@ def test_a_full_log_disk_is_said_and_counted(ros_domain: int, tmp_path: Path, mo
         assert said and said[0].level == DiagnosticStatus.WARN
         values = {value.key: value.value for value in said[0].values}
         assert values["log disk full, times"] == "1"
-        own = separated(ord(said[0].level), said[0].message, values)
+        own = without_process_problems(ord(said[0].level), said[0].message, values)
         assert own.problems.keys() == {LOG_DISK_FULL} and own.message and "no room" not in own.message
 
 

@@ -18,11 +18,11 @@ from lab.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.errors import ContractError
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
-from ros2_rfm_serving.types import EncodedImage, ObservationRequest, Pipelining, RequestId, SessionRequest, empty
+from ros2_rfm_serving.types import EncodedImage, ObservationRequest, PipelineConfig, RequestId, SessionRequest, empty
 
 from .test_server_node import Client
 
-THREE = Pipelining(pp_generation=2, alpha=1.0)
+THREE = PipelineConfig(pp_generation=2, alpha=1.0)
 ENTERED = 4
 """Words of a server about itself, two a second: what was sent before the first of them is with the engine by the last."""
 Serve = Callable[..., Client]
@@ -55,7 +55,7 @@ def serve(ros_domain: int) -> Iterator[Serve]:
         yield lambda **parameters: stack.enter_context(serving(**parameters))
 
 
-def opened(client: Client, pipelining: Pipelining | None) -> Any:
+def opened(client: Client, pipelining: PipelineConfig | None) -> Any:
     """The server's answer to a robot that fits its model otherwise."""
     described = client.call(client.describe, client.describe.srv_type.Request())
     request = SessionRequest(
@@ -99,7 +99,7 @@ def test_a_pipelined_session_gets_a_chunk_per_frame(serve: Serve) -> None:
     told = [(chunk.id.sequence, chunk.ended_with) for chunk in client.chunks]
     assert told == [(sequence, sequence + 2) for sequence in range(1, 9)]
     assert all(np.isfinite(chunk.chunk_robot.data).all() and len(chunk.chunk_robot.data) for chunk in client.chunks)
-    assert opened(client, Pipelining(pp_generation=60)).error_code == ContractError.code, "more stages than solver steps"
+    assert opened(client, PipelineConfig(pp_generation=60)).error_code == ContractError.code, "more stages than solver steps"
     plain = opened(client, None)
     send(client, plain, 1)
     client.wait(lambda: client.chunks[-1].id.session_epoch == plain.session_epoch, 30.0)

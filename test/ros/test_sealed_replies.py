@@ -34,7 +34,7 @@ from ros2_rfm_serving.ros.wire.proofs import sealed_reply
 from ros2_rfm_serving.security.own import ENCLAVE
 from ros2_rfm_serving.security.proof import SEAL_BYTES, Keys, Who, seal
 from ros2_rfm_serving.security.signing import Prover
-from ros2_rfm_serving.types import ObservationRequest, Plan, Served, Verdict
+from ros2_rfm_serving.types import JudgeVerdict, ObservationRequest, ServingStats, SubgoalPlan
 from test.enclaves import Enclaves
 from test.unit.fakes import schedule, session_request
 
@@ -232,11 +232,11 @@ def reply(kind: type) -> bytes:
         message.header.frame_id = "s1"
         return cdr.reply_to(convert.chunk_from(message))
     identity = convert.id_from(request)
-    served = Served(queue_wait_s=0.1, inference_s=0.2, batch_size=1, superseded=0, server_load=0.5)
+    served = ServingStats(queue_wait_s=0.1, inference_s=0.2, batch_size=1, superseded=0, server_load=0.5)
     common: dict[str, Any] = {"id": identity, "stamp_ns": 5, "server": "s1", "model_hash": "h", "served": served}
     if kind is msg.Plan:
-        return cdr.reply_to(Plan(subgoals=("one",), text="because", **common))
-    return cdr.reply_to(Verdict(verdict="done", score=0.5, text="because", **common))
+        return cdr.reply_to(SubgoalPlan(subgoals=("one",), text="because", **common))
+    return cdr.reply_to(JudgeVerdict(verdict="done", score=0.5, text="because", **common))
 
 
 def test_a_robot_without_a_certificate_hears_whoever_answers(monkeypatch: pytest.MonkeyPatch) -> None:

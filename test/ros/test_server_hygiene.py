@@ -18,7 +18,7 @@ from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.operate.supervisor import Supervisor
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.types import Horizon, Placement, Route, Schedule
+from ros2_rfm_serving.types import HorizonRequest, Placement, Route, Schedule
 from test.ports import free_port
 from test.waiting import eventually
 
@@ -111,10 +111,10 @@ def test_a_fleet_that_opens_its_sessions_at_once_is_answered(ros_domain: int, tm
 
 def test_how_much_of_a_chunk_is_executed_is_what_the_session_asked_for(ros_domain: int, tmp_path: Path) -> None:
     policies = {
-        "r1": (Horizon(policy="confidence"), UNSURE_ROW),
-        "r2": (Horizon(policy="confidence", threshold=2.0), 8),
-        "r3": (Horizon(policy="static", steps=3), 3),
-        "r4": (Horizon(), 0),
+        "r1": (HorizonRequest(policy="confidence"), UNSURE_ROW),
+        "r2": (HorizonRequest(policy="confidence", threshold=2.0), 8),
+        "r3": (HorizonRequest(policy="static", steps=3), 3),
+        "r4": (HorizonRequest(), 0),
     }
     with serving(tmp_path, *policies, dispatch="best", batching="wait") as (fleet, _):
         for robot, (horizon, steps) in policies.items():
@@ -122,7 +122,7 @@ def test_how_much_of_a_chunk_is_executed_is_what_the_session_asked_for(ros_domai
             chunk = fleet.ask(robot)
             assert chunk.execution_horizon == steps and len(chunk.confidence) == 8
             assert min(range(8), key=chunk.confidence.__getitem__) == UNSURE_ROW
-        refusal = fleet.open("r1", horizon=Horizon(policy="guess"))
+        refusal = fleet.open("r1", horizon=HorizonRequest(policy="guess"))
         assert refusal.error_code == 210 and "guess" in refusal.error_msg
         assert fleet.status.dispatch == "best"
 

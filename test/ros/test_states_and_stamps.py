@@ -17,13 +17,22 @@ from ros2_rfm_serving.ros.robot import status as robot_status
 from ros2_rfm_serving.ros.server import status as server_status
 from ros2_rfm_serving.ros.wire import cdr
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import ClaimStage, Following, Plan, RobotState, ServerState, TaskOutcome, TaskPhase, Verdict
+from ros2_rfm_serving.types import (
+    ClaimStage,
+    JudgeVerdict,
+    RobotState,
+    ScheduleFollower,
+    ServerState,
+    SubgoalPlan,
+    TaskOutcome,
+    TaskPhase,
+)
 from test.unit.fakes import FakeEngine, chunk, observation
 
 SENT_NS = 1_234_567_890_987_654_321
 CHUNK = chunk(observation(1))
 SAID = {"id": CHUNK.id, "stamp_ns": 5, "server": "s", "model_hash": "", "text": "", "served": CHUNK.served}
-VERDICT, PLAN = Verdict(**SAID, verdict="done", score=1.0), Plan(**SAID, subgoals=("reach",))
+VERDICT, PLAN = JudgeVerdict(**SAID, verdict="done", score=1.0), SubgoalPlan(**SAID, subgoals=("reach",))
 
 
 class Words:
@@ -90,11 +99,11 @@ def test_what_a_server_counts_leaves_its_process() -> None:
     """Every figure of the snapshot is in the status, and so in the diagnostics."""
     server = ModelServer(ServerConfig(name="s1"), FakeEngine())
     server.brain._refetched = 7
-    given = "s1", ServerState.READY, "", Following(), Counter(bad_schedule=2), server, 1.0
+    given = "s1", ServerState.READY, "", ScheduleFollower(), Counter(bad_schedule=2), server, 1.0
     status = server_status.status_message(*given, former={})
     assert vars(server.snapshot(1.0)).keys() <= status.get_fields_and_field_types().keys()
     assert status.refetched == 7 and [(c.name, c.count) for c in status.refused] == [("bad_schedule", 2)]
-    told = {value.key: value.value for value in server_status.diagnosis(status, Following(), 1.0).values}
+    told = {value.key: value.value for value in server_status.diagnosis(status, ScheduleFollower(), 1.0).values}
     assert told["refetched"] == "7" and told["refused bad_schedule"] == "2" and key_values({"served": 0})[0].key in told
 
 

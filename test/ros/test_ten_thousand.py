@@ -19,7 +19,7 @@ from ros2_rfm_serving.security.own import ENCLAVE
 from ros2_rfm_serving.security.signing import Prover
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.quota import MAX_KEYS
-from ros2_rfm_serving.types import Following
+from ros2_rfm_serving.types import ScheduleFollower
 from test.enclaves import Enclaves
 from test.unit.fakes import observation, session_request
 from test.unit.server.test_sessions import server, submit
@@ -36,7 +36,7 @@ class Door:
         node: Any = SimpleNamespace(create_service=lambda *made, **options: None, get_logger=lambda: log)
         topics: Any = SimpleNamespace(expect=lambda robot, kind: None)
         serving: Any = SimpleNamespace(server=self.server)
-        self.services = Services(node, str, lambda: serving, lambda: None, Following(), topics, openings)
+        self.services = Services(node, str, lambda: serving, lambda: None, ScheduleFollower(), topics, openings)
 
     def open(self, robot: str, component: str = "system1", request: Any = None) -> Any:
         request = request or session_request_to(session_request(robot, component=component))

@@ -16,7 +16,7 @@ from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.server import loading
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM2, ObservationRequest, Plan, RequestId, Verdict, empty
+from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM2, JudgeVerdict, ObservationRequest, RequestId, SubgoalPlan, empty
 from test.unit.engines.chat_server import Turn, says
 from test.unit.engines.chat_server import server as chat_server
 from test.unit.fakes import FakeEngine, schedule
@@ -70,7 +70,7 @@ def test_a_verdict_waits_for_no_plan_and_the_descriptor_says_how_many_run_at_onc
     ):
         heard: list[Any] = []
         for robot, component in robots.items():
-            kind, topic = convert.REPLIES[Plan if component == SYSTEM2 else Verdict]
+            kind, topic = convert.REPLIES[SubgoalPlan if component == SYSTEM2 else JudgeVerdict]
             fleet.create_subscription(kind, qos.Names().robot(robot, topic), heard.append, qos.REPLY)
             assert fleet.open(robot, component=component, action_names=(), cameras=(), state_size=0).success
 

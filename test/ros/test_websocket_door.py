@@ -33,7 +33,7 @@ from ros2_rfm_serving.ros.server.websocket_entry import DoorConfig
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,
-    Horizon,
+    HorizonRequest,
     InferenceRequest,
     PrefixSchedule,
     RequestId,
@@ -239,7 +239,7 @@ def row(value: float, **changes: Any) -> InferenceRequest:
 def test_a_remote_server_of_ours_is_an_engine_with_all_it_can_do(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = remote(rig.url, connections=4)
     try:
-        assert engine.contract == rig.server.contract.over_a_connection and engine.max_batch_size == 4 and engine.takes_encoded
+        assert engine.contract == rig.server.contract.for_remote_engine and engine.max_batch_size == 4 and engine.takes_encoded
         engine.warm_up()
         guided = {
             "conditioning": Conditioning.GUIDED,
@@ -255,7 +255,7 @@ def test_a_remote_server_of_ours_is_an_engine_with_all_it_can_do(rig: Rig, monke
         assert asked.conditioning is Conditioning.GUIDED and asked.guidance == guided["guidance"]
         assert asked.inference_delay_steps == 2 and asked.prefix_model.shape == (3, 2)
         assert engine.infer([row(5), row(6)])[1].chunk_robot[0, 0] == 6
-        of_three, own = engine.infer([row(7, horizon=Horizon(policy="static", steps=3)), row(8)])
+        of_three, own = engine.infer([row(7, horizon=HorizonRequest(policy="static", steps=3)), row(8)])
         assert (of_three.execution_horizon, own.execution_horizon) == (3, 0)
     finally:
         engine.close()

@@ -11,7 +11,7 @@ import simplejpeg
 
 from ros2_rfm_serving.types import (
     SYSTEM1,
-    Chunk,
+    ActionChunk,
     Conditioning,
     EncodedImage,
     EngineReply,
@@ -23,7 +23,7 @@ from ros2_rfm_serving.types import (
     RequestId,
     Route,
     Schedule,
-    Served,
+    ServingStats,
     SessionGrant,
     SessionRequest,
     empty,
@@ -42,7 +42,7 @@ CONTRACT = ModelContract(
     conditionings=tuple(Conditioning),
 )
 JPEG = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8), colorspace="RGB")
-SERVED = Served(queue_wait_s=0.0, inference_s=0.0, batch_size=1, superseded=0, server_load=0.0)
+SERVED = ServingStats(queue_wait_s=0.0, inference_s=0.0, batch_size=1, superseded=0, server_load=0.0)
 
 
 class FakeEngine:
@@ -117,9 +117,9 @@ def grant(epoch: int = 5, contract: ModelContract = CONTRACT) -> SessionGrant:
     return SessionGrant(session_epoch=epoch, contract=contract)
 
 
-def chunk(request: ObservationRequest, values: np.ndarray | None = None, **changes: object) -> Chunk:
+def chunk(request: ObservationRequest, values: np.ndarray | None = None, **changes: object) -> ActionChunk:
     values = rows() if values is None else values
-    answer = Chunk(
+    answer = ActionChunk(
         id=request.id,
         stamp_ns=request.stamp_ns,
         server="s1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, PipelineConfig
 from test.unit.fakes import FakeEngine, rows
 
 
@@ -44,7 +44,7 @@ class FakeStepping(FakeEngine):
     def num_turns(self, request: InferenceRequest) -> int:
         return request.num_steps or self.num_steps
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None: ...
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None: ...
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         assert len(self.in_flight) + len(rows) <= self.max_rows and not self.in_flight.keys() & rows.keys()

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.faults import Cut, Delivery, Direction, FaultPlan, FaultyWire, corrupt
-from ros2_rfm_serving.types import Chunk, EncodedImage, ObservationRequest, Plan, RequestId, Served, Verdict
+from ros2_rfm_serving.types import ActionChunk, EncodedImage, JudgeVerdict, ObservationRequest, RequestId, ServingStats, SubgoalPlan
 
 UP, DOWN = Direction.UP, Direction.DOWN
 ID = RequestId(robot="arm", component="system1", session_epoch=3, episode=2, sequence=7)
-SERVED = Served(queue_wait_s=0.0, inference_s=0.1, batch_size=1, superseded=0, server_load=0.5)
+SERVED = ServingStats(queue_wait_s=0.0, inference_s=0.1, batch_size=1, superseded=0, server_load=0.5)
 
 
 def wire(text: str, seed: int = 1) -> FaultyWire:
@@ -122,9 +122,9 @@ def request(state_size: int, num_images: int) -> ObservationRequest:
     return ObservationRequest(id=ID, stamp_ns=1, instruction="go", state=np.ones(state_size, np.float32), images=images)
 
 
-def chunk(rows: int, columns: int) -> Chunk:
+def chunk(rows: int, columns: int) -> ActionChunk:
     actions = np.ones((rows, columns), np.float32)
-    return Chunk(
+    return ActionChunk(
         id=ID,
         stamp_ns=1,
         server="s",
@@ -139,16 +139,18 @@ def chunk(rows: int, columns: int) -> Chunk:
     )
 
 
-def judgement(kind: type[Verdict] | type[Plan]) -> Verdict | Plan:
+def judgement(kind: type[JudgeVerdict] | type[SubgoalPlan]) -> JudgeVerdict | SubgoalPlan:
     common = {"id": ID, "stamp_ns": 1, "server": "s", "model_hash": "aa", "text": "", "served": SERVED}
-    return Plan(subgoals=("a",), **common) if kind is Plan else Verdict(verdict="done", score=1.0, **common)  # type: ignore[arg-type]
+    return SubgoalPlan(subgoals=("a",), **common) if kind is SubgoalPlan else JudgeVerdict(verdict="done", score=1.0, **common)  # type: ignore[arg-type]
 
 
-MESSAGES = [request(3, 2), request(0, 0), chunk(4, 2), chunk(1, 0), judgement(Verdict), judgement(Plan)]
+MESSAGES = [request(3, 2), request(0, 0), chunk(4, 2), chunk(1, 0), judgement(JudgeVerdict), judgement(SubgoalPlan)]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
-def test_damage_is_real_seeded_and_leaves_the_original_alone(message: ObservationRequest | Chunk | Verdict | Plan) -> None:
+def test_damage_is_real_seeded_and_leaves_the_original_alone(
+    message: ObservationRequest | ActionChunk | JudgeVerdict | SubgoalPlan,
+) -> None:
     before = repr(message)
     damaged = {repr(corrupt(message, random.Random(seed))) for seed in range(200)}
     assert before not in damaged and len(damaged) >= 5

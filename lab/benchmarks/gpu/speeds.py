@@ -17,7 +17,7 @@ from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import InferenceRequest, Phases
+from ros2_rfm_serving.types import EnginePhases, InferenceRequest
 
 BATCHES, TOY_BATCHES = (1, 8, 32), (1, 4)
 IMAGE_PX = (224, 224)
@@ -34,7 +34,7 @@ WHOLLY = "smolvla"
 
 class Times(NamedTuple):
     whole_s: list[float]
-    phases: list[Phases]
+    phases: list[EnginePhases]
 
 
 def options_of(task: Task, mode: str) -> BundleOptions:

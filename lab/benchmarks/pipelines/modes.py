@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ros2_rfm_serving.profiles.tuner import Timing, pipeline_name
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 from ros2_rfm_serving.worlds import flights
 from ros2_rfm_serving.worlds.flights import Flight
 
-_NONE = Pipelining()
+_NONE = PipelineConfig()
 
 
 class Kind(Enum):
@@ -30,7 +30,7 @@ class Mode:
     kind: Kind
     workers: int = 1
     """Workers of PAR."""
-    pipelining: Pipelining = _NONE
+    pipelining: PipelineConfig = _NONE
     """Pipelining of AURAS."""
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ def par(workers: int) -> Mode:
 
 
 def auras(pp_generation: int, pp_perception: int = 1, alpha: float = 0.0, fetch_offset: int = 0) -> Mode:
-    pipelining = Pipelining(pp_generation=pp_generation, pp_perception=pp_perception, alpha=alpha, fetch_offset=fetch_offset)
+    pipelining = PipelineConfig(pp_generation=pp_generation, pp_perception=pp_perception, alpha=alpha, fetch_offset=fetch_offset)
     return Mode(kind=Kind.AURAS, pipelining=pipelining)
 
 

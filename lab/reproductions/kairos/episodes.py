@@ -12,7 +12,7 @@ from lab.reproductions.kairos.workloads import Workload
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import HorizonRequest
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 from ros2_rfm_serving.worlds.rounds import Job, blind_engine, run_rounds
 
@@ -34,7 +34,7 @@ def engine_of(workload: Workload, folder: Path) -> Engine:
     return load_embedded(f"rfm/{workload.model}", folder, options) if workload.sees else blind_engine(folder, options)
 
 
-def count(arms: Sequence[MetaworldArm], engine: Engine, begun: Cell, horizon: Horizon, num: int) -> Cell:
+def count(arms: Sequence[MetaworldArm], engine: Engine, begun: Cell, horizon: HorizonRequest, num: int) -> Cell:
     """Continue a cell to `num` episodes, in scenes from 0 on."""
     jobs = [Job(task=begun.task, seed=seed, horizon=horizon) for seed in range(begun.episodes, num)]
     ended = list(run_rounds(arms, engine, jobs, noise=begun.noise))
@@ -47,7 +47,9 @@ def count(arms: Sequence[MetaworldArm], engine: Engine, begun: Cell, horizon: Ho
     )
 
 
-def record(arms: Sequence[MetaworldArm], engine: Engine, task: str, horizon: Horizon, seeds: Iterable[int]) -> Iterator[Trace]:
+def record(
+    arms: Sequence[MetaworldArm], engine: Engine, task: str, horizon: HorizonRequest, seeds: Iterable[int]
+) -> Iterator[Trace]:
     """Record traces in scenes that no sweep has."""
     jobs = [Job(task=task, seed=TRACE_SEEDS + seed, horizon=horizon) for seed in seeds]
     ended = sorted(run_rounds(arms, engine, jobs), key=lambda episode: episode.job.seed)

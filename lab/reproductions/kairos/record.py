@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lab.reproductions.kairos.episodes import Arms
     from lab.reproductions.kairos.sweep import Cell
     from ros2_rfm_serving.engines.base import Engine
-    from ros2_rfm_serving.types import Horizon
+    from ros2_rfm_serving.types import HorizonRequest
 
 NOISE = 0.3
 """Standard deviation of the noise on executed actions in the disturbed sweep, full scale 1."""
@@ -72,7 +72,7 @@ def _sweep(workload: Workload, engine: Engine, arms: Arms, file: Path, episodes:
     return list(cells.values())
 
 
-def _settings(workload: Workload, episodes: int) -> list[tuple[float, Horizon, int]]:
+def _settings(workload: Workload, episodes: int) -> list[tuple[float, HorizonRequest, int]]:
     """Return (noise, horizon, episodes) per setting."""
     settings = [(0.0, horizon, episodes) for horizon in workload.settings()]
     if workload.disturbed:

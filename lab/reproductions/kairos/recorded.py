@@ -14,7 +14,7 @@ from lab.reproductions.kairos.sweep import Cell, chosen, load_cells, recording, 
 from lab.reproductions.kairos.traces import Trace, cut_anew, load_traces
 from lab.reproductions.kairos.workloads import Workload
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import HorizonRequest
 
 Scene = tuple[str, int]
 """Task and seed."""
@@ -25,7 +25,7 @@ class Recorded:
     workload: Workload
     cells: Sequence[Cell]
     """Cells of the sweep, including disturbed ones."""
-    horizons: Mapping[str, Mapping[str, Horizon]]
+    horizons: Mapping[str, Mapping[str, HorizonRequest]]
     """Name -> task -> horizon, as the sweep chooses it."""
     traces: Mapping[str, Mapping[Scene, Trace]]
     """Name -> traces of the same scenes."""
@@ -69,7 +69,9 @@ def load(workload: Workload, folder: Path) -> Recorded:
     return Recorded(workload=workload, cells=cells, horizons=horizons, traces=traces)
 
 
-def named(traces: Sequence[Trace], horizons: Mapping[str, Mapping[str, Horizon]], file: Path) -> dict[str, dict[Scene, Trace]]:
+def named(
+    traces: Sequence[Trace], horizons: Mapping[str, Mapping[str, HorizonRequest]], file: Path
+) -> dict[str, dict[Scene, Trace]]:
     """Return name -> traces of scenes that were recorded with all of a task's horizons. Raises: `ConfigurationError`."""
     by_setting: dict[tuple[str, str, float], dict[int, Trace]] = {}
     for trace in traces:

@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.reproductions.kairos.workloads import Workload
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import wilson_interval
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import HorizonRequest
 
 MARGIN = 0.05
 """Difference of success up to which two settings count as equal, if it is not significant either."""
@@ -19,7 +19,7 @@ WHOLE_CHUNKS = math.inf
 """Threshold t that no action exceeds."""
 
 
-def value_of(horizon: Horizon) -> float:
+def value_of(horizon: HorizonRequest) -> float:
     """Return the swept value: H or t."""
     return float(horizon.steps) if horizon.policy == "static" else horizon.threshold
 
@@ -113,13 +113,13 @@ def with_whole_chunks(cells: Iterable[Cell]) -> list[Cell]:
     return cells + [cell for cell in added if cell.setting not in held]
 
 
-def recording(workload: Workload, horizon: Horizon) -> Horizon:
+def recording(workload: Workload, horizon: HorizonRequest) -> HorizonRequest:
     """Return the horizon that its traces are recorded with: whole chunks use the longest static horizon."""
     whole = horizon.policy != "static" and horizon.threshold == WHOLE_CHUNKS
     return workload.horizon("static", workload.static[-1]) if whole else horizon
 
 
-def chosen(workload: Workload, cells: Iterable[Cell]) -> dict[str, dict[str, Horizon]]:
+def chosen(workload: Workload, cells: Iterable[Cell]) -> dict[str, dict[str, HorizonRequest]]:
     """Return the horizons to be compared under load, by name and task (Kairos §5.3).
 
     `static`: the largest that succeeds as often as the best one. `confidence` and `curvature`: of the thresholds that do, including
@@ -131,7 +131,7 @@ def chosen(workload: Workload, cells: Iterable[Cell]) -> dict[str, dict[str, Hor
     of_all = pooled(cells)
     names = ("static", *workload.thresholds)
 
-    def horizon(cell: Cell) -> Horizon:
+    def horizon(cell: Cell) -> HorizonRequest:
         return workload.horizon(cell.policy, cell.value)
 
     found = {name: {task: horizon(_longest(of, name)) for task, of in of_tasks.items()} for name in names}

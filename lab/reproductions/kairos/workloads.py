@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import HorizonRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +35,15 @@ class Workload:
         """Return H_min: the smallest static horizon of the sweep (Kairos §3.1)."""
         return self.static[0]
 
-    def settings(self) -> list[Horizon]:
+    def settings(self) -> list[HorizonRequest]:
         """Return the settings of the sweep."""
         static = [self.horizon("static", steps) for steps in self.static]
         return static + [self.horizon(policy, t) for policy, values in self.thresholds.items() for t in values]
 
-    def horizon(self, policy: str, value: float) -> Horizon:
+    def horizon(self, policy: str, value: float) -> HorizonRequest:
         if policy == "static":
-            return Horizon(policy=policy, steps=round(value), min_steps=self.min_steps)
-        return Horizon(policy=policy, threshold=value, min_steps=self.min_steps)
+            return HorizonRequest(policy=policy, steps=round(value), min_steps=self.min_steps)
+        return HorizonRequest(policy=policy, threshold=value, min_steps=self.min_steps)
 
 
 FOUR = ("reach", "push", "pick-place", "door-open")

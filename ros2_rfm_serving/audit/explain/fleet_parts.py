@@ -9,7 +9,7 @@ from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock
 from ros2_rfm_serving.audit.explain.processes import Presence, fate_in, fate_of
 from ros2_rfm_serving.audit.log import ROBOT, SCHEDULER, SERVER, Entry, event_name, event_of, mapping
-from ros2_rfm_serving.types.following import Heard
+from ros2_rfm_serving.types.schedule_follower import ScheduleVerdict
 
 WORDS_S = 60.0
 """Largest age of listed operator commands."""
@@ -67,7 +67,7 @@ def schedule_part(found: Moment) -> Part:
 
 def _was_taken(follow: Entry) -> bool:
     """Return whether the robot followed a schedule; it refuses older ones, and those of a rival while its scheduler is alive."""
-    return mapping(follow.body.get("result")).get("member") not in (Heard.STALE.name, Heard.RIVAL.name)
+    return mapping(follow.body.get("result")).get("member") not in (ScheduleVerdict.STALE.name, ScheduleVerdict.RIVAL.name)
 
 
 def _plan_of(found: Moment, epoch: object, runs: set[int]) -> Entry | None:

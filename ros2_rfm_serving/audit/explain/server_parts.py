@@ -9,10 +9,10 @@ from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock, duration
 from ros2_rfm_serving.audit.explain.processes import Presence, fate_of
 from ros2_rfm_serving.audit.log import SERVER, Entry, event_of, keys_in, mapping, real, refusal_of
-from ros2_rfm_serving.types import Phases
+from ros2_rfm_serving.types import EnginePhases
 
 DECODING = "decoding_s"
-SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_load", DECODING, *Phases.__slots__)
+SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_load", DECODING, *EnginePhases.__slots__)
 
 
 def network_part(found: Moment) -> Part:

@@ -24,7 +24,7 @@ from ros2_rfm_serving.audit.robots.replay import snapshot_of
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick, events
 from ros2_rfm_serving.robot.config import EpisodeReset, Trajectory
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.types import Array, Heard, Reply, RequestId, Schedule, SessionGrant, TaskOutcome
+from ros2_rfm_serving.types import Array, Reply, RequestId, Schedule, ScheduleVerdict, SessionGrant, TaskOutcome
 
 T = TypeVar("T")
 URGENT = frozenset(
@@ -154,7 +154,7 @@ class RecordedBrain(RobotBrain):
             return decide()
         return log.event(self, event(), now_s, decide)
 
-    def follow(self, schedule: Schedule, now_s: float) -> Heard:
+    def follow(self, schedule: Schedule, now_s: float) -> ScheduleVerdict:
         decide = super().follow
         return self._event(lambda: events.ScheduleReceived(schedule), now_s, lambda: decide(schedule, now_s))
 

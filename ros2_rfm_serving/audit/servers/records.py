@@ -19,15 +19,15 @@ from ros2_rfm_serving.types import (
     NO_ROWS,
     NO_UPDATES,
     NO_VALUES,
+    ActionChunk,
     Array,
-    Chunk,
     EngineReply,
     InferenceRequest,
     ObservationRequest,
-    Plan,
     Reply,
     RequestId,
     SessionGrant,
+    SubgoalPlan,
 )
 
 EVENT, REQUEST, BATCH, REPLY = "event", "request", "batch", "reply"
@@ -109,10 +109,10 @@ def _reply(reply: Reply) -> dict[str, Any]:
     """Return what is decided about a reply; its answer and its outlook are part of the event."""
     names = ("server", "model_hash", "stamp_ns")
     found = {**{name: getattr(reply, name) for name in names}, "served": codec.plain(reply.served)}
-    if isinstance(reply, Chunk):
+    if isinstance(reply, ActionChunk):
         names = ("execution_horizon", "inference_delay_steps", "ended_with")
         found |= {name: getattr(reply, name) for name in names}
-    return found | ({"subgoals": list(reply.subgoals)} if isinstance(reply, Plan) else {})
+    return found | ({"subgoals": list(reply.subgoals)} if isinstance(reply, SubgoalPlan) else {})
 
 
 # --- arrays and images, which no decision reads ---
@@ -147,7 +147,7 @@ def _measured(note: Note, event: events.Event, padded: Padded) -> dict[str, Any]
         return {"inputs_digest": inputs_of(event.observation), "noise_seed": noise_of(event.request.id)}
     if isinstance(event, events.EnginePolled) and isinstance(note.answer, Work):
         return {"padded_rows": padded(event.engine, len(note.answer.batch))}
-    if isinstance(event, events.AnswerReceived) and isinstance(note.answer, Chunk) and event.answer is not None:
+    if isinstance(event, events.AnswerReceived) and isinstance(note.answer, ActionChunk) and event.answer is not None:
         updates = event.answer.updates
         chunk = digest_of(note.answer.chunk_model, note.answer.chunk_robot)
         return {"chunk_digest": chunk, "updates_digest": digest_of(updates) if updates.size else ""}

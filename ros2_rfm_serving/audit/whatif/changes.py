@@ -14,7 +14,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.server.horizon import check
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import HorizonRequest
 
 Read = Callable[[str], Any]
 
@@ -75,15 +75,15 @@ def with_horizon(case: Case, text: str) -> Case:
     return _with_horizon(case, horizon)
 
 
-def _static(steps: int) -> Horizon:
-    return Horizon(policy="static", steps=steps, min_steps=1)
+def _static(steps: int) -> HorizonRequest:
+    return HorizonRequest(policy="static", steps=steps, min_steps=1)
 
 
-def _estimated(policy: str, rest: str) -> Horizon:
+def _estimated(policy: str, rest: str) -> HorizonRequest:
     threshold, _, fewest = rest.partition(":")
-    return Horizon(
+    return HorizonRequest(
         policy=policy,
-        threshold=float(threshold) if threshold else Horizon().threshold,
+        threshold=float(threshold) if threshold else HorizonRequest().threshold,
         min_steps=int(fewest) if fewest else 1,
     )
 
@@ -93,7 +93,7 @@ def _unreadable(text: str) -> ConfigurationError:
     return ConfigurationError(f"cannot be read: {text!r}", key="--horizon", fix=fix)
 
 
-def _with_horizon(case: Case, horizon: Horizon) -> Case:
+def _with_horizon(case: Case, horizon: HorizonRequest) -> Case:
     longest = min((s.contract.chunk_length for s in case.servers.values() if s.contract.chunk_length), default=0)
     if horizon.policy == "static" and horizon.steps > longest:
         fix = f"give 1 to {longest}"
@@ -104,7 +104,7 @@ def _with_horizon(case: Case, horizon: Horizon) -> Case:
         raise ConfigurationError(problem, key="--horizon", fix=fix)
     if horizon.policy != "static":
         return each_robot(case, lambda config: replace(config, horizon=horizon))
-    own = Horizon(steps=horizon.steps)
+    own = HorizonRequest(steps=horizon.steps)
     return each_robot(case, lambda config: replace(config, horizon=own, execution_horizon=horizon.steps))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ros2_rfm_serving.types import NO_PHASES, Phases
+from ros2_rfm_serving.types import NO_PHASES, EnginePhases
 
 
 def settle(device: str) -> None:
@@ -42,12 +42,12 @@ class Stopwatch:
         else:
             self._marks.append(self._clock())
 
-    def phases(self, num_steps: int) -> Phases:
+    def phases(self, num_steps: int) -> EnginePhases:
         """Return the phases of the batch, which has ended."""
         if not self._marks:
             return NO_PHASES
         perception_s, solver_s = self.spans_s()
-        return Phases(perception_s, solver_s, num_steps)
+        return EnginePhases(perception_s, solver_s, num_steps)
 
     def spans_s(self) -> list[float]:
         """Return the seconds between the first mark and the second, the third and the fourth, and so on. The batch has ended."""

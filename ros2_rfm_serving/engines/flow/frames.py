@@ -15,10 +15,10 @@ from itertools import accumulate, combinations, pairwise
 from typing import NamedTuple
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Pipelining, RequestId
+from ros2_rfm_serving.types import PipelineConfig, RequestId
 
 
-def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
+def steps_of_stages(num_steps: int, pipelining: PipelineConfig) -> tuple[int, ...]:
     """Return the denoising steps of each generation stage (AURAS §4.3.2).
 
     Stage i gets a share proportional to e^(i alpha). Shares are rounded so that they add up, and are at least one step.
@@ -35,7 +35,7 @@ def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
     return tuple(end - start for start, end in pairwise(ends))
 
 
-def require_spread(num_steps: int, pipelining: Pipelining) -> None:
+def require_spread(num_steps: int, pipelining: PipelineConfig) -> None:
     """Check that denoising steps can be spread over the stages of a pipeline.
     Raises: `ModelError` for a pipeline that is impossible with this number of steps, or with any."""
     steps_of_stages(num_steps, pipelining)
@@ -70,7 +70,7 @@ def session_of(id: RequestId) -> SessionKey:
 
 @dataclass
 class _Session:
-    pipelining: Pipelining
+    pipelining: PipelineConfig
     granted: tuple[int, ...]
     """Denoising steps that a request may have completed by the end of each of its frames."""
     frames: dict[int, int] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Frames:
         """Sessions that have rows in flight."""
         return self._sessions.keys()
 
-    def begin(self, row: int, session: SessionKey, pipelining: Pipelining, num_steps: int) -> list[int]:
+    def begin(self, row: int, session: SessionKey, pipelining: PipelineConfig, num_steps: int) -> list[int]:
         """Begin a frame with this row, and return the outdated rows, which get no more frames.
 
         Rows of the robot's earlier episodes and epochs are outdated; so is this row itself if it is late. Raises: `ModelError` if

@@ -23,7 +23,7 @@ from ros2_rfm_serving.engines.flow.graphs import Function, Tensors
 from ros2_rfm_serving.engines.flow.sampling import filled
 from ros2_rfm_serving.engines.flow.slots import Seen
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import InferenceRequest, Pipelining
+from ros2_rfm_serving.types import InferenceRequest, PipelineConfig
 
 
 @runtime_checkable
@@ -65,7 +65,7 @@ class StagedPerception:
         self._on_the_way: dict[SessionKey, list[Observed]] = {}
         """Pending observations by session, newest first; the one at index i has passed i + 1 stages."""
 
-    def require(self, pipelining: Pipelining) -> None:
+    def require(self, pipelining: PipelineConfig) -> None:
         """Check that the model's perception can be split as asked. Raises: `ModelError` if it cannot."""
         self._stages(pipelining.pp_perception)
 

@@ -26,7 +26,7 @@ from ros2_rfm_serving.engines.flow.ramp import begun, ramped
 from ros2_rfm_serving.engines.flow.solvers import Numbers, Solver, solver_of
 from ros2_rfm_serving.engines.identity import generator_of
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import NO_PHASES, Array, Conditioning, InferenceRequest, ModelContract, Phases
+from ros2_rfm_serving.types import NO_PHASES, Array, Conditioning, EnginePhases, InferenceRequest, ModelContract
 
 
 class Sample(NamedTuple):
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
     """[B, T, A]"""
     updates: Array
     """Change by each denoising step, [B, K, T, A] (Kairos §3.1); K is 0 for a regression."""
-    phases: Phases = NO_PHASES
+    phases: EnginePhases = NO_PHASES
 
 
 def sample(

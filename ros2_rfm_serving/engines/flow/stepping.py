@@ -29,7 +29,7 @@ from ros2_rfm_serving.engines.flow.sampling import anchored, filled, held_of, ro
 from ros2_rfm_serving.engines.flow.slots import Seen, Slots
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, Pipelining, empty
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, PipelineConfig, empty
 
 
 class SteppingEngine(FlowEngine, Stepping):
@@ -70,7 +70,7 @@ class SteppingEngine(FlowEngine, Stepping):
     def num_turns(self, request: InferenceRequest) -> int:
         return request.num_steps or self._num_steps
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
         if not self.contract.pipelines:
             model = repr(self.contract.model)
             if isinstance(self._model, Relative) and self._model.is_relative:
@@ -204,7 +204,9 @@ class SteppingEngine(FlowEngine, Stepping):
                 self.require_pipelining(request.pipelining, request.num_steps)
         return [request for _, request in rows]
 
-    def _begin_frame(self, row: int, request: InferenceRequest, pipelining: Pipelining, newest: tuple[int, Seen] | None) -> None:
+    def _begin_frame(
+        self, row: int, request: InferenceRequest, pipelining: PipelineConfig, newest: tuple[int, Seen] | None
+    ) -> None:
         session = session_of(request.id)
         self._outdated.update(self._frames.begin(row, session, pipelining, self.num_turns(request)))
         public = self._public.setdefault(session, PublicContext(pipelining.fetch_offset))

@@ -16,7 +16,7 @@ from ros2_rfm_serving.engines.flow.sampling import seed_of
 from ros2_rfm_serving.engines.lerobot.checkpoint import Checkpoint
 from ros2_rfm_serving.engines.lerobot.policies import DETERMINISTIC, Observed, Split, fits_of, serving_of, whole_chunk
 from ros2_rfm_serving.engines.lerobot.processing import Batch, Processing
-from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind, Serving
+from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind, SessionSharing
 
 
 class LeRobotModel:
@@ -98,7 +98,7 @@ class WholeModel(LeRobotModel):
         super().__init__(checkpoint, None)
         options = checkpoint.options
         self.sampling = SamplingConfig(predicts=Predicts.CHUNK, device=options.device)
-        many = checkpoint.kind in DETERMINISTIC and self._contract.serving is Serving.SHARED
+        many = checkpoint.kind in DETERMINISTIC and self._contract.serving is SessionSharing.SHARED
         self.max_batch_size = options.max_batch_size if many else 1
         with torch.inference_mode():
             chunk = self._chunk(self.perceive([blank_request(self._contract)]))

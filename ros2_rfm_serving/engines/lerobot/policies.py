@@ -18,7 +18,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.lerobot.processing import Batch, Fit, resized_to
 from ros2_rfm_serving.engines.lerobot_format import CHUNKLESS, Camera, served_by
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Serving
+from ros2_rfm_serving.types import SessionSharing
 
 SPLIT = ("smolvla", "pi0", "pi05")
 CHUNK_STATELESS = (*SPLIT, "act", "groot", "pi0_fast")
@@ -30,11 +30,11 @@ DETERMINISTIC = ("act",)
 All others draw their noise themselves, for a whole batch: they run one row at a time."""
 
 
-def serving_of(kind: str) -> Serving:
+def serving_of(kind: str) -> SessionSharing:
     """Return how a policy is served; one of an unknown type may keep state. Raises: `ModelError` for a policy without chunks."""
     if kind in CHUNKLESS:
         raise ModelError(f"LeRobot's {kind!r}: {served_by(kind)}")
-    return Serving.SHARED if kind in CHUNK_STATELESS else Serving.EXCLUSIVE
+    return SessionSharing.SHARED if kind in CHUNK_STATELESS else SessionSharing.EXCLUSIVE
 
 
 class Observed(NamedTuple):

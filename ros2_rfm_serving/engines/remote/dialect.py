@@ -145,7 +145,7 @@ def _contract(metadata: Mapping[str, Any]) -> ModelContract:
         raise ModelError("the remote server's metadata cannot be read: is it of another version?") from error
     if contract.schema_version != SCHEMA_VERSION:
         raise ModelError(f"the remote server speaks schema version {contract.schema_version}, this one {SCHEMA_VERSION}")
-    return contract.over_a_connection
+    return contract.for_remote_engine
 
 
 def _session_words(request: InferenceRequest) -> dict[str, Any]:

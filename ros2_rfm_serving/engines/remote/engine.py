@@ -20,7 +20,7 @@ from ros2_rfm_serving.engines.remote.seats import Seats
 from ros2_rfm_serving.engines.remote.vllm_omni import VllmOmniDialect
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.loop_thread import LoopThread
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, Serving
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, SessionSharing
 
 ROWS_SHARE = 0.95
 """Share of the batch's time limit that a row may take: a row that exceeds it is one lost row, not a lost batch."""
@@ -48,7 +48,7 @@ class RemoteEngine(Engine):
         except ModelError:
             self.close()
             raise
-        if self.contract.serving is Serving.EXCLUSIVE:
+        if self.contract.serving is SessionSharing.EXCLUSIVE:
             del self._links[1:]
         for link in self._links:
             link.expected = metadata if says(metadata, "server", wire.OURS) or options.dialect == "vllm_omni" else None

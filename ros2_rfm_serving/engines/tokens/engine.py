@@ -18,7 +18,7 @@ from ros2_rfm_serving.engines.tokens.flight import Flight
 from ros2_rfm_serving.engines.tokens.public import PublicContexts
 from ros2_rfm_serving.engines.tokens.sampling import num_tokens, prefix_of
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract, Pipelining
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract, PipelineConfig
 
 Answer = EngineReply | ModelError
 
@@ -85,7 +85,7 @@ class TokenEngine(Rounded, Stepping):
     def num_turns(self, request: InferenceRequest) -> int:
         return self._num_tokens if request.pipelining else self._num_tokens - prefix_of(request, self.contract).size
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
         require_spread(self._num_tokens, pipelining)
         blocks_of_stages([1.0], pipelining.pp_perception)
         if pipelining.depth > self.max_rows:

@@ -12,7 +12,7 @@ import simplejpeg
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server.images import check
-from ros2_rfm_serving.types import Chunk, EncodedImage, Plan, Reply
+from ros2_rfm_serving.types import ActionChunk, EncodedImage, Reply, SubgoalPlan
 
 DECISIONS, SPLITS = 20, 2000
 """Number of answers that are shown, and of chunks whose times are remembered."""
@@ -58,7 +58,7 @@ class Closeup:
         """(arrival, queue wait, inference) of chunks, s."""
 
     def take(self, reply: Reply, now_s: float) -> None:
-        if isinstance(reply, Chunk):
+        if isinstance(reply, ActionChunk):
             self._chunk = _drawn(reply, now_s)
             self._splits.append((now_s, reply.served.queue_wait_s, reply.served.inference_s))
         self._decisions.append(
@@ -108,16 +108,16 @@ def thumbnail(image: EncodedImage) -> bytes:
 
 
 def _answer(reply: Reply) -> str:
-    if isinstance(reply, Chunk):
+    if isinstance(reply, ActionChunk):
         horizon, held = reply.execution_horizon, reply.inference_delay_steps
         return f"{len(reply.chunk_robot)} actions, horizon {horizon or 'all'}, {held} held fixed"
-    if isinstance(reply, Plan):
+    if isinstance(reply, SubgoalPlan):
         return "; then ".join(reply.subgoals) or "keeps its prompt"
     score = "" if math.isnan(reply.score) else f" {reply.score:.2f}"
     return f"{reply.verdict}{score} {reply.text}".strip()
 
 
-def _drawn(chunk: Chunk, now_s: float) -> dict[str, Any]:
+def _drawn(chunk: ActionChunk, now_s: float) -> dict[str, Any]:
     rows = np.asarray(chunk.chunk_robot, np.float64)[:MAX_ROWS, :MAX_ACTIONS]
     return {
         "names": [name[:MAX_CHARACTERS] for name in chunk.action_names[:MAX_ACTIONS]],

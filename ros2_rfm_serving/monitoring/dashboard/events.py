@@ -12,7 +12,7 @@ from ros2_rfm_serving.monitoring.activity import STOPPED, WAITING, shown_state
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.explanations import explanation
 from ros2_rfm_serving.types import Route
-from ros2_rfm_serving.types.following import SILENT_AFTER_S
+from ros2_rfm_serving.types.schedule_follower import SILENT_AFTER_S
 
 KEPT = 400
 """Number of events that are kept for pages opened later."""

@@ -12,7 +12,7 @@ from ros2_rfm_serving.monitoring.dashboard.history import History
 from ros2_rfm_serving.monitoring.dashboard.refusing import RecentRefusals
 from ros2_rfm_serving.monitoring.explanations import explanation
 from ros2_rfm_serving.types import SYSTEM1, Route
-from ros2_rfm_serving.types.following import SILENT_AFTER_S
+from ros2_rfm_serving.types.schedule_follower import SILENT_AFTER_S
 
 View = dict[str, Any]
 NO_TASK = "no task"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding
 from ros2_rfm_serving.monitoring.findings.look import OK, Diagnosis, HeardSchedule, Look
 from ros2_rfm_serving.monitoring.findings.processes import NO_SPACE, owners_of, report_of
-from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 from ros2_rfm_serving.types.names import DISPUTED, LOST
 from ros2_rfm_serving.types.process_problems import LOG_DISK_SILENT
+from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S, SILENT_AFTER_S
 
 OWN_PROBLEMS = ("descriptor", "name", "zenoh")
 """Parts of a node that report their own problems, which have no reason elsewhere."""

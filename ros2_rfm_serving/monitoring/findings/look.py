@@ -35,7 +35,7 @@ class Diagnosis:
     @staticmethod
     def of(name: str, level: int, message: str, values: Mapping[str, str], heard_s: float) -> Diagnosis:
         """Return a status from its fields in `/diagnostics`."""
-        status = process_problems.separated(level, message, values)
+        status = process_problems.without_process_problems(level, message, values)
         return Diagnosis(
             name=name,
             level=status.level,

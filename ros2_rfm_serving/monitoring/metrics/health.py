@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
-from ros2_rfm_serving.types.following import SILENT_AFTER_S as SCHEDULE_SILENT_AFTER_S
+from ros2_rfm_serving.types.schedule_follower import SILENT_AFTER_S as SCHEDULE_SILENT_AFTER_S
 
 READS_WITHIN_S = 5.0
 """Maximum time since the graph was read; it is read every second."""

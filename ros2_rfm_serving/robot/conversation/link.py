@@ -15,8 +15,8 @@ from typing import NamedTuple
 from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies, steps_of
-from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
-from ros2_rfm_serving.types.phase import MOST_LATER_S, Phase, chunk_slack_s
+from ros2_rfm_serving.types import ActionChunk, ModelContract, Reply, RequestId, Route, SessionGrant
+from ros2_rfm_serving.types.desynchronisation import MOST_LATER_S, RequestPhase, chunk_slack_s
 from ros2_rfm_serving.types.state import keep
 
 
@@ -92,7 +92,7 @@ class Link:
     """Earliest time of the next request; infinite: another event has to come first, because there is no session, or as many
     requests are in flight as may be."""
     gives_way: bool = False
-    """True for System 1 and obligations whose phase moves when a request had to wait for others (`types/phase.py`)."""
+    """True for System 1 and obligations whose phase moves when a request had to wait for others (`types/desynchronisation.py`)."""
     horizon_s: float = 0.0
     """Duration of the executed part of a chunk, where the phase moves by executing more of one; 0: the pace moves it."""
     lasts_s: float = math.inf
@@ -110,7 +110,7 @@ class Link:
     """Sequence number of the last request. It never restarts, because two servers may number their sessions alike."""
     _first_reply: bool = True
     _backoff_s: float = 0.0
-    _phase: Phase = field(default_factory=Phase)
+    _phase: RequestPhase = field(default_factory=RequestPhase)
     _period_s: float = 0.0
     _frame_ends_s: float = -math.inf
     """End of the frame of a pipelined session's last request: there is one request per frame, whatever the pace becomes."""
@@ -166,7 +166,7 @@ class Link:
 
     def turn_to(self, server: str, problem: str) -> None:
         self.close(problem)
-        self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, Phase()
+        self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, RequestPhase()
         self.later_s = 0.0
 
     @property
@@ -370,7 +370,7 @@ class Link:
             return "stale_episode" if newest and identity.episode != newest.id.episode else "late_or_duplicate"
         if self.contract is None or reply.model_hash != self.contract.model_hash:
             return "wrong_model"
-        seen = flight.seen(asked, reply.ended_with if isinstance(reply, Chunk) else None)
+        seen = flight.seen(asked, reply.ended_with if isinstance(reply, ActionChunk) else None)
         if seen is None:
             return "wrong_context"
         answered = Answered(asked, seen)
@@ -380,7 +380,7 @@ class Link:
         if not self._first_reply or self.config.counts_first_latency:  # a first reply may include warm-up
             self.latencies.append(now_s - seen.sent_s)
         if self.gives_way:
-            self._give_way(reply.served.unusual_s, now_s - seen.sent_s)
+            self._give_way(reply.served.excess_delay_s, now_s - seen.sent_s)
         self._first_reply = False
         self._expect()
         return answered
@@ -395,9 +395,9 @@ class Link:
         if self.lasts_s < math.inf:
             slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
         if self.horizon_s:
-            self.later_s = min(self.later_s + self._phase.later_s(unusual_s, cycle_s), slack_s)
+            self.later_s = min(self.later_s + self._phase.delay_only_shift_s(unusual_s, cycle_s), slack_s)
         else:
-            self.next_send_s += self._phase.shift_s(unusual_s, cycle_s, slack_s)
+            self.next_send_s += self._phase.phase_shift_s(unusual_s, cycle_s, slack_s)
 
     def delay_steps(self, step_rate_hz: float) -> int:
         """Return the inference delay to expect, in steps: the window's median, rounded up, unless the configuration chooses

@@ -11,8 +11,8 @@ from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdent
 from ros2_rfm_serving.robot.conversation.presence import Presence
 from ros2_rfm_serving.robot.conversation.requests import session_request
 from ros2_rfm_serving.types import SYSTEM1, Schedule, SessionGrant, SessionRequest
-from ros2_rfm_serving.types.phase import is_paced
-from ros2_rfm_serving.types.rates import other_rate, rate_fix
+from ros2_rfm_serving.types.desynchronisation import is_paced
+from ros2_rfm_serving.types.rate_mismatch import rate_mismatch_fix, rate_mismatch_text
 from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 CLOSED = LinkState.CLOSED
@@ -222,13 +222,11 @@ class Links:
     def _other_rate(self, demonstrated_hz: float) -> str:
         """Return why a model's motions are too fast or too slow for this robot, with the fix; empty: they are accepted."""
         config = self._config
-        problem = "" if config.accept_other_rate else other_rate(config.step_rate_hz, demonstrated_hz)
+        problem = "" if config.accept_other_rate else rate_mismatch_text(config.step_rate_hz, demonstrated_hz)
         if not problem:
             return ""
         interpolates = CommandType.DELTA not in (config.command_types or (config.command_type,))
-        return (
-            f"{problem}; {rate_fix(config.control_rate_hz, demonstrated_hz, interpolates=interpolates, accept='accept_other_rate')}"
-        )
+        return f"{problem}; {rate_mismatch_fix(config.control_rate_hz, demonstrated_hz, interpolates=interpolates, accept='accept_other_rate')}"
 
     def refused(
         self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False

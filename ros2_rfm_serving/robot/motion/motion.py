@@ -20,7 +20,7 @@ from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.motion.trail import CommandTrail
 from ros2_rfm_serving.robot.why import By, Origin
-from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
+from ros2_rfm_serving.types import ActionChunk, Array, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.state import kept
 
@@ -171,7 +171,7 @@ class Motor:
             self.gate_warnings[counter] += 1
 
     def take(
-        self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int, longest: int = 0, begun_s: float = math.nan
+        self, chunk: ActionChunk, mark: int, observed_s: float, *, real_delay: int, longest: int = 0, begun_s: float = math.nan
     ) -> str:
         """Merge a chunk into the queue. Return the counter under which it is refused, or an empty string when it was merged.
 

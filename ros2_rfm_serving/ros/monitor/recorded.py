@@ -21,10 +21,10 @@ from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.proven import is_of
 from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.security.signing import Verifier
-from ros2_rfm_serving.types import Heard
+from ros2_rfm_serving.types import ScheduleVerdict
 
 KINDS = {f"rfm_serving/msg/{kind.__name__}": kind for kind in (msg.RobotStatus, msg.ServerStatus, msg.Schedule)}
-REPEATED = (STALE, Heard.STALE.value)
+REPEATED = (STALE, ScheduleVerdict.STALE.value)
 
 
 @dataclass

@@ -60,8 +60,8 @@ class Diagnostics:
         figures |= self._cores.figures(clock())
         problems, gravest = self._problems
         for status in statuses:
-            part = process_problems.Status(ord(status.level), status.message, problems)
-            level, status.message, values = process_problems.joined(part, gravest)
+            part = process_problems.DiagnosticEntry(ord(status.level), status.message, problems)
+            level, status.message, values = process_problems.with_process_problems(part, gravest)
             status.level = bytes([level])
             status.values = [*status.values, *key_values({**figures, **values})]
         array = DiagnosticArray(status=list(statuses))
@@ -105,7 +105,7 @@ class Diagnostics:
     def _take_turn(self) -> None:
         if self._is_over:
             return  # the executor had already taken this call when its timer was destroyed
-        self._wall_clock.look(clock(), time.time(), clock())
+        self._wall_clock.observe(clock(), time.time(), clock())
         self._turn = (self._turn + 1) % TURNS
         if self._log_disk and not self._turn:
             self._log_disk.look()

@@ -22,7 +22,7 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Hearer, Speaker
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
-from ros2_rfm_serving.types.names import CLAIM_S, DISPUTED, HELD, LATE_S, LOST, SETTLED_AFTER_S, NameClaim
+from ros2_rfm_serving.types.names import CLAIM_LATE_S, CLAIM_S, DISPUTED, HELD, LOST, SETTLED_AFTER_S, NameClaim
 
 LOOK_PERIOD_S, ARRIVES_S, LAST_WORD_S = 0.1, 1.0, 10.0
 DOOR = "door"
@@ -67,7 +67,7 @@ class OwnName:
 
     @property
     def lost(self) -> bool:
-        return self._claim.lost
+        return self._claim.is_lost
 
     @property
     def problem(self) -> str:
@@ -93,7 +93,7 @@ class OwnName:
 
     def hold(self) -> None:
         """Take the name, because no process has objected; the executor receives from now on."""
-        self._claim.hold(clock())
+        self._claim.acquire(clock())
         self._tell()
         self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self._tell)
 
@@ -135,7 +135,7 @@ class OwnName:
 
     def settle(self) -> None:
         """Treat the name as held since `SETTLED_AFTER_S`."""
-        self._claim.hold(clock() - SETTLED_AFTER_S)
+        self._claim.acquire(clock() - SETTLED_AFTER_S)
         self._tell()
 
     def _tell(self) -> None:
@@ -161,7 +161,7 @@ class OwnName:
                 return
         before = len(self._claim.intruders)
         self._heard = self._heard or message.process != self._claim.process
-        self._claim.hear(message.process, message.stage, clock())
+        self._claim.on_claim(message.process, message.stage, clock())
         if message.process != self._claim.process and not self.lost and self._claim.is_held:
             self._tell()  # with the time held so far; and the latched message has been seen to arrive seconds late
         if len(self._claim.intruders) > before:
@@ -193,11 +193,12 @@ def say_lost(node: Node, names: Iterable[OwnName]) -> None:
 
 def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnName]:
     """Claim (name, topic) of all names of this node, and return them. Nothing may be offered before. This takes `CLAIM_S`, at
-    most `LATE_S`. Raises: `ConfigurationError` when another process has one of them, which `/diagnostics` then has reported."""
+    most `CLAIM_LATE_S`. Raises: `ConfigurationError` when another process has one of them, which `/diagnostics` then has
+    reported."""
     names = [OwnName(node, kind, name, topic) for name, topic in topics]
     diagnostics = Diagnostics(node, lambda: ())  # created now, so that it is discovered when it is needed
     begin_s = clock()
-    while (looked_s := clock() - begin_s) < CLAIM_S or (looked_s < LATE_S and any(name.awaits_word for name in names)):
+    while (looked_s := clock() - begin_s) < CLAIM_S or (looked_s < CLAIM_LATE_S and any(name.awaits_word for name in names)):
         for name in names:
             name.look()
         if all(name.lost for name in names):

@@ -19,7 +19,7 @@ from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
 from ros2_rfm_serving.ros.wire import bounded, convert
 from ros2_rfm_serving.ros.wire.proofs import Words, number_of, sayer_of_word
 from ros2_rfm_serving.security.proof import Says, Verifies
-from ros2_rfm_serving.types import Heard
+from ros2_rfm_serving.types import ScheduleVerdict
 
 ROLE = "scheduler"
 """Role in a scheduler's certificate."""
@@ -89,7 +89,7 @@ class ScheduleHearer:
         scheduler, number = schedule.scheduler, number_of(word)
         if len(schedule.certificate) and number <= self._numbers.get(scheduler, 0):
             # The middleware itself repeats the last message after a cut, because it is latched.
-            raise BadMessageError(Heard.STALE.value, "a word of a scheduler that was said before")
+            raise BadMessageError(ScheduleVerdict.STALE.value, "a word of a scheduler that was said before")
         try:
             who = sayer_of_word(schedule, word, self._verifier)
         except UnprovenError as error:

@@ -50,7 +50,7 @@ from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, st
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.robot.vouched import UNVOUCHED
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
-from ros2_rfm_serving.types import Array, Chunk, Reply, RobotState, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import ActionChunk, Array, Reply, RobotState, TaskOutcome, TaskPhase
 from ros2_rfm_serving.types.texts import shortened, without_numbers
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class RobotBody:
         self._listening = Listening(self.brain)
         self._silence = SilentTopics(node)
         self._stillness = Stillness(settings.config)
-        self._chunk: Chunk | None = None
+        self._chunk: ActionChunk | None = None
         """Last chunk that was received, usable or not."""
         self._last_refusals: dict[str, str] = {}
         """Counter of refused messages -> reason of the last refusal."""
@@ -349,7 +349,7 @@ class RobotBody:
     def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
         try:
             reply = read(message)
-            self._chunk = reply if isinstance(reply, Chunk) else self._chunk
+            self._chunk = reply if isinstance(reply, ActionChunk) else self._chunk
             self.brain.reply(reply, self._listening.now_s())
         except BadMessageError as error:
             self.refuse(error)

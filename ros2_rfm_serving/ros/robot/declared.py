@@ -14,7 +14,7 @@ from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.node.parameters import Spec, When, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
-from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, Conditioning, Guidance, Horizon
+from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, Conditioning, Guidance, HorizonRequest
 from ros2_rfm_serving.types.contracts import AUTO
 
 
@@ -34,7 +34,7 @@ def _default(name: str) -> float:
 
 LARGE = 1e9
 TYPE_NAMES = (*(kind.value for kind in CommandType), *ALIASES)
-_GUIDANCE, _HORIZON, _POLICY = Guidance(), Horizon(), TaskPolicy()
+_GUIDANCE, _HORIZON, _POLICY = Guidance(), HorizonRequest(), TaskPolicy()
 
 CONTRACT = {
     "robot": Spec("", "Name of the robot, as in the schedule; empty: the last part of the namespace"),

@@ -24,7 +24,7 @@ from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.robot.vouched import HOLD_S
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
-from ros2_rfm_serving.types import Heard, ObservationRequest, Reply, Schedule, ServerState
+from ros2_rfm_serving.types import ObservationRequest, Reply, Schedule, ScheduleVerdict, ServerState
 
 MOST_UNVOUCHED = 8
 FAREWELL_S = 0.2
@@ -171,9 +171,9 @@ class Servers:
         following = robot.brain.following
         before = describe(following.schedule)
         heard = robot.brain.follow(schedule, now_s)
-        if heard is not Heard.REPEATED:
+        if heard is not ScheduleVerdict.REPEATED:
             say(self._node, robot.name, heard, schedule, before)
-        if not heard.taken:
+        if not heard.is_accepted:
             return
         routes = schedule.routes_of(robot.name).values()
         for server in {server for route in routes for server in (route.server, route.standby) if server}:

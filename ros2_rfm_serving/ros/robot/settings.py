@@ -30,7 +30,15 @@ from ros2_rfm_serving.ros.robot.columns import action_columns, check_velocities,
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
 from ros2_rfm_serving.ros.robot.sinks import SinkKind
-from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, Pipelining, PrefixSchedule
+from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
+    Conditioning,
+    Fallback,
+    Guidance,
+    HorizonRequest,
+    PipelineConfig,
+    PrefixSchedule,
+)
 from ros2_rfm_serving.types.contracts import AUTO
 
 
@@ -120,7 +128,7 @@ def _execution(values: Values, columns: ActionColumns) -> dict[str, Any]:
         "interpolation": values.integer("interpolation"),
         "accept_other_rate": values.flag("accept_other_rate"),
         "execution_horizon": values.integer("execution_horizon"),
-        "horizon": Horizon(
+        "horizon": HorizonRequest(
             policy=values.text("horizon_policy"),
             steps=values.integer("execution_horizon"),
             min_steps=values.integer("horizon_min_steps"),
@@ -143,14 +151,14 @@ def _execution(values: Values, columns: ActionColumns) -> dict[str, Any]:
     }
 
 
-def _pipelining(values: Values) -> Pipelining | None:
+def _pipelining(values: Values) -> PipelineConfig | None:
     """Return the pipelining. Raises: `ConfigurationError` for a robot that cannot have several requests in flight."""
     if not values.integer("pipelining.pp_perception"):
         return None
     for name, wrong, fix in (("synchronous", True, "set it to false"), ("replace_queue", False, "set it to true")):
         if values.flag(name) is wrong:
             raise values.wrong(name, "the chunks of a pipelined session replace one another while the robot moves on", fix)
-    return Pipelining(
+    return PipelineConfig(
         pp_perception=values.integer("pipelining.pp_perception"),
         pp_generation=values.integer("pipelining.pp_generation"),
         alpha=values.number("pipelining.alpha"),

@@ -21,7 +21,7 @@ from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.quota import Quota, Quotas
-from ros2_rfm_serving.types import Chunk, Conditioning, ObservationRequest, Plan, Reply, RequestId, SessionRequest
+from ros2_rfm_serving.types import ActionChunk, Conditioning, ObservationRequest, Reply, RequestId, SessionRequest, SubgoalPlan
 
 TIMEOUT_S = 30.0
 RESULT_TIMEOUT_S = 120
@@ -204,8 +204,8 @@ def _told(node: Node, outcome: Reply | RfmError, goal: Any) -> Any:
         else:
             goal.abort()
         return result
-    told = convert.as_verdict(outcome) if isinstance(outcome, Plan) else outcome
-    setattr(result, "chunk" if isinstance(told, Chunk) else "judgement", convert.stamped(convert.reply_to(told), node))
+    told = convert.as_verdict(outcome) if isinstance(outcome, SubgoalPlan) else outcome
+    setattr(result, "chunk" if isinstance(told, ActionChunk) else "judgement", convert.stamped(convert.reply_to(told), node))
     goal.succeed()
     return result
 

@@ -172,7 +172,7 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
         if engine is not None:
             closed(engine, log)
         return ()
-    if engine.contract != contract.over_a_connection:
+    if engine.contract != contract.for_remote_engine:
         closed(engine, log)
         raise ModelError(f"{params.overflow_url} serves {engine.contract.model!r}, or not as this server does {contract.model!r}")
     return (_elsewhere(engine, params),)

@@ -16,7 +16,7 @@ from ros2_rfm_serving.ros.server.standing import Standing
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
 from ros2_rfm_serving.server.sessions import SessionKey
-from ros2_rfm_serving.types import Heard, Schedule
+from ros2_rfm_serving.types import Schedule, ScheduleVerdict
 
 
 class Schedules:
@@ -70,12 +70,12 @@ class Schedules:
             self._node.get_logger().warning(f"refused a schedule: {error}")
             return
         before = describe(standing.following.schedule)
-        heard = standing.following.hear(schedule, clock())
+        heard = standing.following.on_schedule(schedule, clock())
         say(self._node, self._server, heard, schedule, before)
-        if heard.taken:
+        if heard.is_accepted:
             standing.origin.hear(message)
-        if not heard.taken:
+        if not heard.is_accepted:
             standing.refused[heard.value] += 1
-        elif heard is not Heard.REPEATED:
+        elif heard is not ScheduleVerdict.REPEATED:
             self._follow(schedule)
             standing.publish()  # the scheduler waits to learn that it is followed

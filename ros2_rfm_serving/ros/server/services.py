@@ -19,7 +19,7 @@ from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.quota import Quotas
-from ros2_rfm_serving.types import Following, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import ScheduleFollower, SessionGrant, SessionRequest
 
 OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
 """Quota of session requests of one robot, for all its components together."""
@@ -39,7 +39,7 @@ class Services:
         name: Callable[[str], str],
         serving: Callable[[], Serving | None],
         refusal: Callable[[], RfmError | None],
-        following: Following,
+        following: ScheduleFollower,
         topics: ReplyTopics,
         openings: Openings | None,
     ) -> None:

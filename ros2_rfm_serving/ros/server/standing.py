@@ -25,7 +25,7 @@ from ros2_rfm_serving.ros.server.openings import Openings
 from ros2_rfm_serving.ros.server.status import COUNTED, diagnosis, status_message
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Following, ServerState
+from ros2_rfm_serving.types import ScheduleFollower, ServerState
 
 SAID_PERIOD_S = 5.0
 """Minimum time between two log messages on problems of one kind."""
@@ -47,7 +47,7 @@ class Standing:
         self.state, self.detail = ServerState.LOADING, "no model placed here yet"
         self._against = ""
         """Description of how the served model contradicts the schedule."""
-        self.following = Following()
+        self.following = ScheduleFollower()
         self._ended = False
         self.refused: Counter[str] = Counter()
         """Refusals by the node, before there was a server or outside of it."""

@@ -15,7 +15,7 @@ from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Following, ServerState
+from ros2_rfm_serving.types import ScheduleFollower, ServerState
 
 LEVELS = {
     ServerState.LOADING: DiagnosticStatus.WARN,
@@ -39,7 +39,7 @@ def status_message(
     name: str,
     state: ServerState,
     detail: str,
-    followed: Following,
+    followed: ScheduleFollower,
     refused: Counter[str],
     server: ModelServer | None,
     now_s: float,
@@ -69,7 +69,7 @@ def status_message(
     return status
 
 
-def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServer | None = None) -> DiagnosticStatus:
+def diagnosis(status: Any, followed: ScheduleFollower, now_s: float, server: ModelServer | None = None) -> DiagnosticStatus:
     """Return the diagnostics of `<server>: server`. The level is OK when it serves; WARN when it does not yet, or not the model
     of the schedule, or when two schedulers send it schedules; else ERROR."""
     state, name = ServerState(status.state), status.header.frame_id

@@ -24,14 +24,14 @@ from ros2_rfm_serving.ros.wire import bounded, convert
 from ros2_rfm_serving.types import (
     NO_ROWS,
     NO_VALUES,
+    ActionChunk,
     Array,
-    Chunk,
     EncodedImage,
     ExecutionReport,
     ObservationRequest,
     Reply,
     RequestId,
-    Served,
+    ServingStats,
 )
 
 T = TypeVar("T")
@@ -180,12 +180,12 @@ def _report(executed_steps: int, executing_s: float, remaining_s: float, last_wa
     return ExecutionReport(executed_steps=executed_steps, executing_s=executing_s, remaining_s=remaining_s, last_wait_s=last_wait_s)
 
 
-def chunk_from(data: bytes) -> Chunk:
+def chunk_from(data: bytes) -> ActionChunk:
     """Read a chunk. Raises: `BadMessageError`."""
     return _read(data, _chunk, msg.ActionChunk, convert.chunk_from)
 
 
-def _chunk(read: Reader) -> Chunk:
+def _chunk(read: Reader) -> ActionChunk:
     server = read.frame_id()
     request, stamp_ns = read.id_and_stamp()
     model_hash, emulated = read.text(), read.fields(EMULATED, 1)[0]
@@ -193,7 +193,7 @@ def _chunk(read: Reader) -> Chunk:
     chunk_model, chunk_robot, confidence = read.tensor(), read.tensor(), read.floats()
     execution_horizon, ended_with, inference_delay_steps, *served, _ = read.end_of_chunk()
     return convert.checked_chunk(
-        Chunk(
+        ActionChunk(
             id=request,
             stamp_ns=stamp_ns,
             server=server,
@@ -205,7 +205,7 @@ def _chunk(read: Reader) -> Chunk:
             execution_horizon=execution_horizon,
             ended_with=ended_with or None,
             inference_delay_steps=inference_delay_steps,
-            served=Served(*served),
+            served=ServingStats(*served),
             emulated=emulated,
         )
     )
@@ -239,7 +239,7 @@ def observation_to(request: ObservationRequest, ros_ns: int = 0) -> bytes:
 def reply_to(reply: Reply, ros_ns: int = 0) -> bytes:
     """Serialize a reply: a chunk by this module, the rarer others by the generated code; no byte follows the seal.
     ros_ns: ROS time now, for the header."""
-    if isinstance(reply, Chunk):
+    if isinstance(reply, ActionChunk):
         return _chunk_to(reply, ros_ns)
     message = convert.reply_to(reply)
     message.header.stamp.sec, message.header.stamp.nanosec = divmod(ros_ns, 1_000_000_000)
@@ -247,7 +247,7 @@ def reply_to(reply: Reply, ros_ns: int = 0) -> bytes:
     return data[: bounded.check(data, type(message))]
 
 
-def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
+def _chunk_to(chunk: ActionChunk, ros_ns: int) -> bytes:
     served = chunk.served
     parts = (
         _start(chunk.server, chunk.id, chunk.stamp_ns, ros_ns),
@@ -268,7 +268,7 @@ def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
         served.perception_s,
         served.solver_s,
         min(served.solver_steps, 0xFFFF),
-        served.unusual_s,
+        served.excess_delay_s,
         served.decoding_s,
         NO_SEAL,
     )

@@ -21,19 +21,19 @@ from ros2_rfm_serving.ros.wire import session_messages
 from ros2_rfm_serving.ros.wire.bounded import HEADER_BYTES, STAMP_ENDS
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
+    ActionChunk,
     Array,
-    Chunk,
     EncodedImage,
     ExecutionReport,
+    JudgeVerdict,
     ObservationRequest,
     Placement,
-    Plan,
     Reply,
     RequestId,
     Route,
     Schedule,
-    Served,
-    Verdict,
+    ServingStats,
+    SubgoalPlan,
     empty,
 )
 from ros2_rfm_serving.types.histogram import Histogram
@@ -162,8 +162,8 @@ def image_to(image: EncodedImage) -> Any:
     return message
 
 
-def served_from(message: Any) -> Served:
-    return Served(
+def served_from(message: Any) -> ServingStats:
+    return ServingStats(
         queue_wait_s=message.queue_wait_s,
         inference_s=message.inference_s,
         batch_size=message.batch_size,
@@ -172,12 +172,12 @@ def served_from(message: Any) -> Served:
         perception_s=message.perception_s,
         solver_s=message.solver_s,
         solver_steps=message.solver_steps,
-        unusual_s=message.unusual_s,
+        excess_delay_s=message.unusual_s,
         decoding_s=message.decoding_s,
     )
 
 
-def served_to(served: Served) -> Any:
+def served_to(served: ServingStats) -> Any:
     return msg.Served(
         queue_wait_s=served.queue_wait_s,
         inference_s=served.inference_s,
@@ -187,14 +187,14 @@ def served_to(served: Served) -> Any:
         perception_s=served.perception_s,
         solver_s=served.solver_s,
         solver_steps=min(served.solver_steps, 0xFFFF),
-        unusual_s=served.unusual_s,
+        unusual_s=served.excess_delay_s,
         decoding_s=served.decoding_s,
     )
 
 
-def chunk_from(message: Any) -> Chunk:
+def chunk_from(message: Any) -> ActionChunk:
     """Convert a chunk. Raises: `BadMessageError`."""
-    chunk = Chunk(
+    chunk = ActionChunk(
         id=id_from(message.id),
         stamp_ns=message.stamp_ns,
         server=message.header.frame_id,
@@ -212,7 +212,7 @@ def chunk_from(message: Any) -> Chunk:
     return checked_chunk(chunk)
 
 
-def checked_chunk(chunk: Chunk) -> Chunk:
+def checked_chunk(chunk: ActionChunk) -> ActionChunk:
     """Check a chunk and return it. Raises: `BadMessageError`."""
     if len(chunk.confidence) not in (0, len(chunk.chunk_robot)):
         raise BadMessageError("bad_shape", f"{len(chunk.confidence)} confidences for {len(chunk.chunk_robot)} actions")
@@ -221,8 +221,8 @@ def checked_chunk(chunk: Chunk) -> Chunk:
     return chunk
 
 
-def verdict_from(message: Any) -> Verdict:
-    return Verdict(
+def verdict_from(message: Any) -> JudgeVerdict:
+    return JudgeVerdict(
         id=id_from(message.id),
         stamp_ns=message.stamp_ns,
         server=message.header.frame_id,
@@ -235,8 +235,8 @@ def verdict_from(message: Any) -> Verdict:
     )
 
 
-def plan_from(message: Any) -> Plan:
-    return Plan(
+def plan_from(message: Any) -> SubgoalPlan:
+    return SubgoalPlan(
         id=id_from(message.id),
         stamp_ns=message.stamp_ns,
         server=message.header.frame_id,
@@ -249,9 +249,9 @@ def plan_from(message: Any) -> Plan:
 
 
 REPLIES: dict[type, tuple[type, str]] = {
-    Chunk: (msg.ActionChunk, "rfm/action_chunk"),
-    Verdict: (msg.Judgement, "rfm/judgement"),
-    Plan: (msg.Plan, "rfm/plan"),
+    ActionChunk: (msg.ActionChunk, "rfm/action_chunk"),
+    JudgeVerdict: (msg.Judgement, "rfm/judgement"),
+    SubgoalPlan: (msg.Plan, "rfm/plan"),
 }
 """Kind of reply -> (its message, the robot's topic for it)."""
 
@@ -264,7 +264,7 @@ def reply_to(reply: Reply) -> Any:
     message.model_hash = reply.model_hash
     message.emulated = reply.emulated
     message.served = served_to(reply.served)
-    if isinstance(reply, Chunk):
+    if isinstance(reply, ActionChunk):
         message.action_names = list(reply.action_names)
         message.chunk_model = tensor_to(reply.chunk_model)
         message.chunk_robot = tensor_to(reply.chunk_robot)
@@ -272,16 +272,16 @@ def reply_to(reply: Reply) -> Any:
         message.execution_horizon = reply.execution_horizon
         message.ended_with = reply.ended_with or 0
         message.inference_delay_steps = reply.inference_delay_steps
-    elif isinstance(reply, Plan):
+    elif isinstance(reply, SubgoalPlan):
         message.subgoals, message.text = list(reply.subgoals), reply.text
     else:
         message.verdict, message.score, message.text = reply.verdict, reply.score, reply.text
     return message
 
 
-def as_verdict(plan: Plan) -> Verdict:
+def as_verdict(plan: SubgoalPlan) -> JudgeVerdict:
     """Convert a plan for clients that know judgements only: its text, and no verdict."""
-    return Verdict(
+    return JudgeVerdict(
         id=plan.id,
         stamp_ns=plan.stamp_ns,
         server=plan.server,

@@ -1,6 +1,6 @@
 """Conversion of sessions and contracts between OpenSession's and DescribeServer's messages and the classes of `types`.
 
-Empty strings and zeros in a message mean the defaults of `Guidance`, `Horizon` and `SessionRequest`; unknown values raise
+Empty strings and zeros in a message mean the defaults of `Guidance`, `HorizonRequest` and `SessionRequest`; unknown values raise
 `BadMessageError`.
 """
 
@@ -16,19 +16,19 @@ from ros2_rfm_serving.ros.wire.qos import NAME
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,
-    Horizon,
+    HorizonRequest,
     ModelContract,
     OutputKind,
-    Pipelining,
+    PipelineConfig,
     PrefixSchedule,
-    Serving,
     SessionGrant,
     SessionRequest,
+    SessionSharing,
 )
 from ros2_rfm_serving.types.contracts import AUTO
 
 Word = TypeVar("Word", bound=enum.Enum)
-DEFAULTS, HORIZON = Guidance(), Horizon()
+DEFAULTS, HORIZON = Guidance(), HorizonRequest()
 
 
 def check_name(what: str, name: str) -> str:
@@ -86,7 +86,7 @@ def session_request_from(message: Any) -> SessionRequest:
             true_jacobian=message.guidance_true_jacobian,
             zero_padded=message.guidance_zero_padded,
         ),
-        horizon=Horizon(
+        horizon=HorizonRequest(
             policy=message.horizon_policy,
             steps=message.horizon_steps,
             min_steps=message.horizon_min_steps or HORIZON.min_steps,
@@ -99,7 +99,7 @@ def session_request_from(message: Any) -> SessionRequest:
     )
 
 
-def _pipelining_to(pipelining: Pipelining | None) -> dict[str, Any]:
+def _pipelining_to(pipelining: PipelineConfig | None) -> dict[str, Any]:
     if pipelining is None:
         return {}
     return {
@@ -110,7 +110,7 @@ def _pipelining_to(pipelining: Pipelining | None) -> dict[str, Any]:
     }
 
 
-def _pipelining_from(message: Any) -> Pipelining | None:
+def _pipelining_from(message: Any) -> PipelineConfig | None:
     """Convert the pipelining. Raises: `BadMessageError` when it is incomplete."""
     given = (message.pp_perception, message.pp_generation, message.pp_alpha, message.fetch_offset)
     if given == (0, 0, 0.0, 0):
@@ -119,7 +119,7 @@ def _pipelining_from(message: Any) -> Pipelining | None:
         raise BadMessageError(
             "bad_session", "pp_perception is 0, not pipelined, and pp_generation, pp_alpha or fetch_offset is not"
         )
-    return Pipelining(
+    return PipelineConfig(
         pp_perception=given[0],
         pp_generation=given[1],
         alpha=given[2],
@@ -166,7 +166,7 @@ def contract_from(message: Any) -> ModelContract:
         conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings) or (Conditioning.NONE,),
         pipelines=message.pipelines,
         max_num_steps=message.max_num_steps,
-        serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
+        serving=_known("serving", SessionSharing, message.serving or SessionSharing.SHARED.value),
         action_mean=tuple(message.action_mean),
         action_std=tuple(message.action_std),
     )

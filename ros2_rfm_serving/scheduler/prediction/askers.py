@@ -1,7 +1,7 @@
 """Simulated robots of a queue, and the time of each one's next request.
 
-They follow the robot's core (`robot/conversation/`): paced by their cap, with a phase that gives way (`types/phase.py`), at their
-control steps where they execute meanwhile, and for as long as their chunk lasts.
+They follow the robot's core (`robot/conversation/`): paced by their cap, with a phase that gives way
+(`types/desynchronisation.py`), at their control steps where they execute meanwhile, and for as long as their chunk lasts.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.scheduler.problem import Trusted
-from ros2_rfm_serving.types import SYSTEM1, Pipelining
-from ros2_rfm_serving.types.phase import Phase, Spacing, Usual, chunk_slack_s, is_paced
+from ros2_rfm_serving.types import SYSTEM1, PipelineConfig
+from ros2_rfm_serving.types.desynchronisation import LatencyBaseline, RequestPhase, Spacing, chunk_slack_s, is_paced
 
 WARM_UP_S = 5.0
 """Time within which all robots of a queue have started; requests before its end do not count."""
@@ -48,14 +48,14 @@ class Member:
     step_s: float = 0.0
     """Control step. They ask only at steps, each robot's from its own start on; 0: at any time."""
     gives_way: bool = False
-    """True when their phase gives way (`types/phase.py`), as that of System 1 robots that may wait."""
+    """True when their phase gives way (`types/desynchronisation.py`), as that of System 1 robots that may wait."""
     later_s: float = math.inf
     """Largest phase shift at once (`MOST_LATER_S`)."""
     chunk_s: float = math.inf
     """Duration of all actions of a chunk that may be executed, if they execute while they wait."""
     trusted: Trusted | None = None
     """Length of each chunk that is to be trusted; None: `think_s` of all chunks."""
-    pipelining: Pipelining | None = None
+    pipelining: PipelineConfig | None = None
     """Pipelined session: one request per frame, which lasts as long as `think_s`, several in flight (`frames.py`)."""
     calls: tuple[tuple[float, float, float], ...] = ()
     """(calls per request, mean and standard deviation in s) of waits for other components before some of the next requests; for
@@ -88,7 +88,7 @@ class Team:
     num_robots: int
     trips_s: Iterator[float]
     waits: np.random.Generator
-    usual: Usual
+    usual: LatencyBaseline
     """Usual latency of the server's answers."""
     moment_s: float
     """Delay of a waiting robot's request, as `MOMENT_S`."""
@@ -243,7 +243,7 @@ class Robot:
         """True when it accepts its last answer, and when it executes any of it."""
         self.allowance_s = 0.0
         """Time that the pace makes up for in addition to one period."""
-        self.phase = Phase()
+        self.phase = RequestPhase()
         executes_s = member.trusted.declared_s if member.trusted else member.think_s
         self.paced = not member.overlapped or is_paced(member.period_s, executes_s)
         """True when its pace gives way; otherwise it executes more of a chunk."""
@@ -303,7 +303,7 @@ class Robot:
         else:
             self.until_s = answered_s + think_s
             if member.gives_way:
-                self.next_s += self.phase.shift_s(unusual_s, member.period_s, member.later_s)
+                self.next_s += self.phase.phase_shift_s(unusual_s, member.period_s, member.later_s)
             sent_s, next_s = answered_s + think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s
             sent_s = next_s if next_s > sent_s else sent_s
         latest_s = sent_s - member.period_s - self.allowance_s
@@ -321,9 +321,9 @@ class Robot:
         cycle_s = period_s if self.paced else max(period_s, think_s)
         slack_s = rows.slack_s(cycle_s, took_s)
         if self.paced:
-            self.next_s += self.phase.shift_s(unusual_s, period_s, slack_s)
+            self.next_s += self.phase.phase_shift_s(unusual_s, period_s, slack_s)
         else:
-            self.later_s = min(self.later_s + self.phase.later_s(unusual_s, cycle_s), slack_s)
+            self.later_s = min(self.later_s + self.phase.delay_only_shift_s(unusual_s, cycle_s), slack_s)
 
     def _more_s(self) -> float:
         """Return the phase shift to execute of this chunk, in whole steps."""

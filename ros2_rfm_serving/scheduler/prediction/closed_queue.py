@@ -25,7 +25,7 @@ from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Tally, Waits, answer, drawn
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order, uncounted
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
-from ros2_rfm_serving.types.patience import learned, pays
+from ros2_rfm_serving.types.batch_wait import is_batch_wait_worthwhile, updated_request_interval
 
 REMEMBERED = 512
 """Number of cached queues: some plans of a large factory. Each has up to 0.2 MB, and a planner runs for weeks."""
@@ -42,7 +42,7 @@ class Service:
     order: str = "fifo"
     """Dispatch policy, `dispatch` of the descriptor."""
     waits: bool = False
-    """True when the server waits for one more request in a batch where that pays (`types/patience.py`)."""
+    """True when the server waits for one more request in a batch where that pays (`types/batch_wait.py`)."""
     stragglers: Stragglers | None = None
 
 
@@ -68,7 +68,7 @@ class Pace:
 
     def asked(self, now_s: float) -> None:
         if not math.isnan(self.answered_s):
-            self.thought_s, self.spread_s = learned(self.thought_s, self.spread_s, now_s - self.answered_s)
+            self.thought_s, self.spread_s = updated_request_interval(self.thought_s, self.spread_s, now_s - self.answered_s)
         self.answered_s = math.nan
 
     @property
@@ -134,7 +134,7 @@ class Run:
             min(robot.starves_s + at_s - robot.sent_s if robot.rows else at_s, robot.since_s + robot.member.slo_s)
             for at_s, _, robot in ready
         )
-        return next_s if pays(now_s, next_s, service_s, service_s, deadline_s) else math.inf
+        return next_s if is_batch_wait_worthwhile(now_s, next_s, service_s, service_s, deadline_s) else math.inf
 
     def _factors(self) -> Iterator[float]:
         jitter = self._service.jitter

@@ -23,7 +23,7 @@ from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member, Requ
 from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
 from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Waits, drawn
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Group, Run, deadline_s
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 
 Stages = tuple[int, ...]
 """Solver steps that each frame after a request's own allows it."""
@@ -41,7 +41,7 @@ def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = 
     return framed_runs(members, law, order, most).waits
 
 
-def stages_of(pipelining: Pipelining, num_steps: int) -> Stages:
+def stages_of(pipelining: PipelineConfig, num_steps: int) -> Stages:
     """Return the stages of a server that accepts such a session; a session with more stages than steps is refused there."""
     spread = steps_of_stages(num_steps, replace(pipelining, pp_generation=min(pipelining.pp_generation, num_steps)))
     return (*[0] * (pipelining.pp_perception - 1), *spread)

@@ -278,9 +278,9 @@ def answer(
     turns_s: Iterable[float] = NO_TURNS,
 ) -> None:
     """Note the answers of a batch, and schedule each robot's next request, unless that is after the end. turns_s: by the turn of
-    each among those answered together (`types/phase.py`)."""
+    each among those answered together (`types/desynchronisation.py`)."""
     team = requests[0][2].team
-    unusual_s, num_robots, spacing = team.usual.unusual_s, team.num_robots, team.spacing
+    unusual_s, num_robots, spacing = team.usual.excess_delay_s, team.num_robots, team.spacing
     for (arrived_s, i, robot), turn_s in zip(requests, turns_s, strict=False):
         steady_s, sent_s, latency_s = robot.steady_s, robot.sent_s, at_s - arrived_s
         answered_s = at_s + (robot.way_s() if steady_s is None else steady_s)

@@ -22,7 +22,7 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK, limit_s
-from ros2_rfm_serving.types.phase import MOST_LATER_S
+from ros2_rfm_serving.types.desynchronisation import MOST_LATER_S
 
 LONGEST_S = 1e4
 """Time between two calls of a robot that hardly makes any."""

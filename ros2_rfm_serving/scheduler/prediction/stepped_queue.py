@@ -37,7 +37,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import (
 )
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
-from ros2_rfm_serving.types.phase import Spacing, turn_in_flight
+from ros2_rfm_serving.types.desynchronisation import Spacing, in_flight_correction
 
 REMEMBERED = 512
 """Number of cached queues."""
@@ -86,10 +86,10 @@ class Group:
     def turns(self) -> list[float]:
         """Return the turn of each row among all with which it shared the flight, as the server counts them (`Flight`)."""
         if len(self.rows) == 1:
-            return [turn_in_flight(self.num_before, self.num_after)]
+            return [in_flight_correction(self.num_before, self.num_after)]
         turns = [0.0] * len(self.rows)
         for place, row in enumerate(sorted(range(len(self.rows)), key=lambda row: self.rows[row][0])):
-            turns[row] = turn_in_flight(self.num_before + place, self.num_after + len(self.rows) - 1 - place)
+            turns[row] = in_flight_correction(self.num_before + place, self.num_after + len(self.rows) - 1 - place)
         return turns
 
 

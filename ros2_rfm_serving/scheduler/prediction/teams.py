@@ -20,7 +20,7 @@ from ros2_rfm_serving.scheduler.prediction.askers import (
     cycle_s,
 )
 from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
-from ros2_rfm_serving.types.phase import Spacing, Usual
+from ros2_rfm_serving.types.desynchronisation import LatencyBaseline, Spacing
 
 DRAWS = 1 << 12
 """Random numbers that are drawn before the same ones repeat."""
@@ -50,7 +50,7 @@ def team(
     at_once: all begin at the same moment, and requests count once such a crowd has to have parted."""
     trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
     num_robots, counts_from_s = sum(member.num_robots for member in members), PARTED_S if at_once else WARM_UP_S
-    together = Team(num_robots, trips_s, rng, Usual(), moment_s, spacing, counts_from_s)
+    together = Team(num_robots, trips_s, rng, LatencyBaseline(), moment_s, spacing, counts_from_s)
     ends_s = [WARM_UP_S if m.pipelining or ranked else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
     ends_s = [0.0] * len(members) if at_once else ends_s
     return [

@@ -14,7 +14,16 @@ from ros2_rfm_serving import wire
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server.openpi import observation as parts
 from ros2_rfm_serving.server.server import ModelServer
-from ros2_rfm_serving.types import Chunk, Conditioning, EncodedImage, ObservationRequest, Plan, Reply, RequestId, SessionRequest
+from ros2_rfm_serving.types import (
+    ActionChunk,
+    Conditioning,
+    EncodedImage,
+    ObservationRequest,
+    Reply,
+    RequestId,
+    SessionRequest,
+    SubgoalPlan,
+)
 
 
 class OpenpiClient:
@@ -39,7 +48,7 @@ class OpenpiClient:
 
     def metadata(self) -> dict[str, Any]:
         """Return the first frame of a connection, which describes the served model."""
-        served_here = self._server.contract.over_a_connection
+        served_here = self._server.contract.for_remote_engine
         contract: dict[str, Any] = wire.CONTRACT.dump_python(served_here, mode="json")
         return {"server": wire.OURS, **contract}
 
@@ -96,7 +105,7 @@ class OpenpiClient:
     def answer(self, reply: Reply) -> Any:
         """Return the message to the client for a reply."""
         told = _timing(reply)
-        if isinstance(reply, Chunk):
+        if isinstance(reply, ActionChunk):
             told["actions"] = reply.chunk_robot
             if self._said is not None or (self._session and self._session.conditioning is not Conditioning.NONE):
                 told["actions_model"], told["inference_delay"] = reply.chunk_model, reply.inference_delay_steps
@@ -104,7 +113,7 @@ class OpenpiClient:
                 told["execution_horizon"] = reply.execution_horizon
             if len(reply.confidence):
                 told["confidence"] = reply.confidence
-        elif isinstance(reply, Plan):
+        elif isinstance(reply, SubgoalPlan):
             told["subgoals"], told["text"] = list(reply.subgoals), reply.text
         else:
             told["verdict"], told["score"], told["text"] = reply.verdict, reply.score, reply.text

@@ -19,7 +19,7 @@ from ros2_rfm_serving import wire
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, RfmError
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.server.server import ModelServer
-from ros2_rfm_serving.types import Chunk, ObservationRequest, Reply
+from ros2_rfm_serving.types import ActionChunk, ObservationRequest, Reply
 
 PATH = b"/v1/realtime/robot/openpi"
 """Path to which its clients connect."""
@@ -88,7 +88,7 @@ class VllmOmniClient(OpenpiClient):
 
     def answer(self, reply: Reply) -> Any:
         """Return the message to the client as `OpenpiClient.answer` does."""
-        if not isinstance(reply, Chunk):
+        if not isinstance(reply, ActionChunk):
             return super().answer(reply)
         if not self._terms.chunks:
             return reply.chunk_robot

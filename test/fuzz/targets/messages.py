@@ -13,7 +13,7 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.wire import cdr, convert, session_messages
-from ros2_rfm_serving.types import Plan, Verdict
+from ros2_rfm_serving.types import JudgeVerdict, SubgoalPlan
 from test.fuzz.targets.cdr import CHUNK, OBSERVATION
 from test.unit import fakes
 
@@ -45,8 +45,8 @@ def seeds() -> list[bytes]:
     nouns = [
         OBSERVATION,
         CHUNK,
-        Verdict(verdict="done", score=math.nan, text="why", **same),
-        Plan(subgoals=("reach", "push"), text="why", **same),
+        JudgeVerdict(verdict="done", score=math.nan, text="why", **same),
+        SubgoalPlan(subgoals=("reach", "push"), text="why", **same),
         fakes.schedule(),
         fakes.session_request(),
         fakes.grant(),

@@ -26,10 +26,10 @@ from ros2_rfm_serving.types import (
     EngineReply,
     ExecutionReport,
     Guidance,
-    Horizon,
+    HorizonRequest,
     InferenceRequest,
     RequestId,
-    Serving,
+    SessionSharing,
     empty,
 )
 from test.unit import fakes
@@ -140,7 +140,7 @@ class Run:
 
     def __init__(self, program: Program) -> None:
         self.program, self.now_s = program, 100.0
-        serving = program.one_of(tuple(Serving))
+        serving = program.one_of(tuple(SessionSharing))
         config = ServerConfig(
             name="s",
             batch_size=1 + program.byte() % 4,
@@ -157,7 +157,7 @@ class Run:
         )
         steps = config.batching == CONTINUOUS
         if steps:
-            serving = Serving.SHARED
+            serving = SessionSharing.SHARED
         self.engines = [(ForeignSteps if steps else Foreign)(serving=serving), Foreign(serving=serving)]
         away = program.byte()
         tier = Tier(engine=self.engines[1], batch_size=2, batches_in_flight=1 + away % 4 // 2, round_trip_s=0.05)
@@ -180,7 +180,7 @@ class Run:
             changes = {
                 "conditioning": p.one_of(tuple(Conditioning)),
                 "guidance": Guidance(max_weight=p.one_of(FLOATS), execution_horizon=p.one_of(WHOLE)),
-                "horizon": Horizon(
+                "horizon": HorizonRequest(
                     policy=p.one_of(TEXTS), steps=p.one_of(WHOLE), min_steps=p.one_of(WHOLE), threshold=p.one_of(FLOATS)
                 ),
                 "control_rate_hz": p.one_of(FLOATS),

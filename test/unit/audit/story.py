@@ -11,7 +11,7 @@ import numpy as np
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.chain import FORMAT, Chain, Page
 from ros2_rfm_serving.robot import Sensors
-from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
+from ros2_rfm_serving.types import ActionChunk, EncodedImage, RequestId, ServingStats
 
 EPOCH_S = 1_700_000_000.0
 """ROS time at 0 s of every writer's clock here."""
@@ -102,9 +102,9 @@ def tick(log: Log, t_s: float, command: Any, why: dict[str, Any], sensors: dict[
     )
 
 
-def chunk(sequence: int, robot_name: str = "push_1", episode: int = 1) -> Chunk:
+def chunk(sequence: int, robot_name: str = "push_1", episode: int = 1) -> ActionChunk:
     rows = np.arange(12, dtype=np.float32).reshape(6, 2)
-    return Chunk(
+    return ActionChunk(
         id=RequestId(robot=robot_name, component="system1", session_epoch=3, episode=episode, sequence=sequence),
         stamp_ns=5,
         server="server_1",
@@ -115,7 +115,7 @@ def chunk(sequence: int, robot_name: str = "push_1", episode: int = 1) -> Chunk:
         confidence=np.linspace(1.0, 0.5, 6, dtype=np.float32),
         execution_horizon=4,
         inference_delay_steps=2,
-        served=Served(queue_wait_s=0.012, inference_s=0.06, batch_size=2, superseded=0, server_load=0.4),
+        served=ServingStats(queue_wait_s=0.012, inference_s=0.06, batch_size=2, superseded=0, server_load=0.4),
     )
 
 

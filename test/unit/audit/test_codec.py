@@ -244,4 +244,4 @@ def test_the_table_has_no_more_than_what_is_recorded() -> None:
     others = {name for name, kind in RECORDED.items() if kind not in reached}
     snapshots = {"Admission", "ChunkOrigin", "CommandSource", "ConnectionState", "ModelIdentity", "RequestInFlight", "TaskResult"}
     servers = {"EngineLimits", "Interval", "SolverStepDecision"}
-    assert others == {"RobotState", "ScheduleAnswer", "TaskPhase", *snapshots, *servers}
+    assert others == {"RobotState", "ScheduleVerdict", "TaskPhase", *snapshots, *servers}

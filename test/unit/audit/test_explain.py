@@ -186,7 +186,7 @@ def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
     second.note("plan", 5.5, reason="the second one planned", published=True, schedule={"epoch": 1, "scheduler": 0})
     for at_s, scheduler, answered in ((0.7, 10, "NEWER"), (5.7, 11, "RIVAL")):
         schedule = {"epoch": 1, "scheduler": scheduler}
-        log.event(at_s, "ScheduleReceived", result={"~": "ScheduleAnswer", "member": answered}, schedule=schedule)
+        log.event(at_s, "ScheduleReceived", result={"~": "ScheduleVerdict", "member": answered}, schedule=schedule)
     tick(log, 6.0, None, {"source": "fallback", "fallback": "hold", "reason": "paused by a person"})
     words = said(at(6.0, log, first, second), "schedule")
     assert "epoch 1 of scheduler a" in words and "the first one planned" in words
@@ -203,7 +203,7 @@ def test_what_records_that_are_missing_may_have_said_is_not_certain(lost: bool) 
         if at_s > 1.0:
             pages = [log.page()]
             transition(log, 3.9, "STALLED")
-        log.event(at_s, "ScheduleReceived", result={"~": "ScheduleAnswer", "member": "NEWER"}, schedule=schedule)
+        log.event(at_s, "ScheduleReceived", result={"~": "ScheduleVerdict", "member": "NEWER"}, schedule=schedule)
     between = log.page()
     tick(log, 6.0, None, hold)
     log.note("sealed", 9.0, stamp=EPOCH_S + 9.0, records=6)

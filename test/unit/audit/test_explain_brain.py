@@ -14,7 +14,7 @@ from ros2_rfm_serving.audit.export.frames import Skipped
 from ros2_rfm_serving.audit.export.labels import Labels
 from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_IMAGE
 from ros2_rfm_serving.audit.log import AuditLog
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 from test.unit.audit.recordings import recorded_world, run
 from test.unit.robot.robot_world import HOME, SPARE
 from test.unit.robot.robots import FAILING
@@ -53,7 +53,7 @@ def test_a_served_robot_executes_a_row_of_a_known_chunk(pages: list[Page]) -> No
 
 
 def test_a_pipelined_chunk_says_what_it_began_and_ended_with() -> None:
-    world, recorder = recorded_world(replace(FAILING, execution_horizon=4, pipelining=Pipelining(pp_generation=2)))
+    world, recorder = recorded_world(replace(FAILING, execution_horizon=4, pipelining=PipelineConfig(pp_generation=2)))
     recorder.journal._stamp_s = lambda: 1e9 + world.now_s
     run(world, recorder, 4)
     recorder.journal.close(world.now_s, "the end of the process")

@@ -12,7 +12,7 @@ import pytest
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 from test.unit.audit.recordings import Recorder, all_records, recorded_world, run
 from test.unit.robot.robot_world import NAMES, World
 from test.unit.robot.robots import FAILING
@@ -55,7 +55,7 @@ def test_the_row_that_is_named_is_the_one_that_was_commanded(more: dict[str, Any
 
 
 def test_of_a_pipelined_chunk_it_says_what_it_began_and_ended_with() -> None:
-    world, recorder = recorded_world(replace(FAILING, execution_horizon=2, pipelining=Pipelining(pp_generation=2)))
+    world, recorder = recorded_world(replace(FAILING, execution_horizon=2, pipelining=PipelineConfig(pp_generation=2)))
     run(world, recorder, 12)
     ticks, chunks = told(world, recorder)
     rows = [one for one in ticks if one["why"]["source"] == "step"]

@@ -18,7 +18,7 @@ from ros2_rfm_serving.types import (
     ModelContract,
     ObservationRequest,
     OutputKind,
-    Pipelining,
+    PipelineConfig,
     SessionRequest,
     empty,
 )
@@ -28,7 +28,7 @@ from test.unit.fakes import JPEG, observation, shipped_bundles
 ROUNDS, MOST_STEPS = 4, 40
 
 
-def recorded(folder: Path, batching: str, pipelining: Pipelining | None) -> Kept:
+def recorded(folder: Path, batching: str, pipelining: PipelineConfig | None) -> Kept:
     """Return the records of two robots that ask a few times each, with a snapshot in between."""
     engine = load_embedded("m", folder)
     contract, server = engine.contract, ModelServer(ServerConfig(name="s", batch_size=2, batching=batching), engine)
@@ -65,8 +65,8 @@ def test_each_model_that_ships_is_decided_again(repository: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["metaworld_flow", "metaworld_autoregressive", "metaworld_staged_flow"])
-@pytest.mark.parametrize("pipelining", [None, Pipelining(pp_perception=1, pp_generation=2)])
-def test_rows_that_join_and_leave_are_decided_again(repository: Path, name: str, pipelining: Pipelining | None) -> None:
+@pytest.mark.parametrize("pipelining", [None, PipelineConfig(pp_perception=1, pp_generation=2)])
+def test_rows_that_join_and_leave_are_decided_again(repository: Path, name: str, pipelining: PipelineConfig | None) -> None:
     records = recorded(repository / "models" / name, "continuous", pipelining).records()
     result = again(records)
     assert result.difference is None and not result.refused, (result.at, result.difference, result.notes)

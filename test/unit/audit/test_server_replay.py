@@ -33,7 +33,7 @@ from ros2_rfm_serving.types import (
     MONITOR,
     SYSTEM2,
     EngineReply,
-    Horizon,
+    HorizonRequest,
     InferenceRequest,
     ObservationRequest,
     OutputKind,
@@ -250,7 +250,7 @@ def _decoding_s(record: Mapping[str, Any]) -> Any:
 def of_horizons(policy: str) -> list[dict[str, Any]]:
     server = ModelServer(ServerConfig(name="s"), Unsure())
     kept = Kept(server)
-    epoch = server.open_session(session_request(horizon=Horizon(policy=policy, steps=2, threshold=0.2))).session_epoch
+    epoch = server.open_session(session_request(horizon=HorizonRequest(policy=policy, steps=2, threshold=0.2))).session_epoch
     for sequence in range(1, 9):
         server.submit(observation(epoch, sequence), float(sequence))
         assert server.loop.step(lambda: float(sequence))  # noqa: B023

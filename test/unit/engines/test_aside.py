@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.flow.aside import Event, Here, OwnStream, aside_of
 from ros2_rfm_serving.engines.flow.flight import Flight
 from ros2_rfm_serving.engines.flow.graphs import Function, Graphed, Tensors
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
-from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, PipelineConfig
 
 from .streams import OF_TORCH, OF_TORCHS_EVENT, Cuda, Race, Watched, watched
 from .test_engines import request, small_policy
@@ -188,7 +188,7 @@ def test_whatever_comes_when_a_row_is_the_row_alone(seed: int, gpu: tuple[Cuda, 
 
 
 def pipelined(number: int, offset: int, perception: int) -> InferenceRequest:
-    asked, how = ASKED[number % 2], Pipelining(pp_perception=perception, pp_generation=2, fetch_offset=offset)
+    asked, how = ASKED[number % 2], PipelineConfig(pp_perception=perception, pp_generation=2, fetch_offset=offset)
     return replace(asked, id=replace(asked.id, robot="arm", sequence=number + 1), pipelining=how)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, blocks_of_stages, steps_of_stages
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ from ros2_rfm_serving.types import Pipelining
     ],
 )
 def test_steps_are_spread_as_in_the_paper(num_steps: int, stages: int, alpha: float, expected: tuple[int, ...]) -> None:
-    assert steps_of_stages(num_steps, Pipelining(pp_generation=stages, alpha=alpha)) == expected
+    assert steps_of_stages(num_steps, PipelineConfig(pp_generation=stages, alpha=alpha)) == expected
 
 
 @given(st.integers(1, 200), st.integers(1, 20), st.floats(-4, 4))
 def test_shares_add_up_and_no_stage_goes_without(num_steps: int, stages: int, alpha: float) -> None:
-    pipelining = Pipelining(pp_generation=stages, alpha=alpha)
+    pipelining = PipelineConfig(pp_generation=stages, alpha=alpha)
     if stages > num_steps:
         with pytest.raises(ModelError, match=f"pp_generation is {stages}; .* {num_steps} solver steps"):
             steps_of_stages(num_steps, pipelining)
@@ -67,7 +67,7 @@ NUM = 10
 
 
 def test_each_frame_grants_a_stage_and_a_frame_that_comes_early_adds_up() -> None:
-    frames, pipelining = Frames(), Pipelining(pp_perception=2, pp_generation=3, alpha=0.5)
+    frames, pipelining = Frames(), PipelineConfig(pp_perception=2, pp_generation=3, alpha=0.5)
     granted = []
     for row in range(6):
         assert frames.begin(row, HERE, pipelining, NUM) == []
@@ -78,7 +78,7 @@ def test_each_frame_grants_a_stage_and_a_frame_that_comes_early_adds_up() -> Non
 
 
 def test_a_session_is_forgotten_with_its_last_row_and_a_newer_episode_names_the_rows_of_former_ones() -> None:
-    frames, pipelining = Frames(), Pipelining()
+    frames, pipelining = Frames(), PipelineConfig()
     frames.begin(1, HERE, pipelining, NUM)
     frames.begin(2, HERE, pipelining, NUM)
     frames.begin(3, HERE._replace(robot="other"), pipelining, NUM)

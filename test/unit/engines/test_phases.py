@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.flow.device import Stopwatch
 from ros2_rfm_serving.errors import BadMessageError, ModelError
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import NO_PHASES, Chunk, EngineReply, ObservationRequest, Phases, RequestId, SessionRequest
+from ros2_rfm_serving.types import NO_PHASES, ActionChunk, EnginePhases, EngineReply, ObservationRequest, RequestId, SessionRequest
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 
 PEAKS = Peaks(flops=100e9, bytes=10e9)
@@ -43,7 +43,7 @@ class Tells(FakeEngine):
 
     def infer(self, requests):  # type: ignore[no-untyped-def]
         rows = np.zeros((CONTRACT.chunk_length, len(CONTRACT.action_names)), np.float32)
-        return [EngineReply(chunk_model=rows, chunk_robot=rows, phases=Phases(0.25, 0.5, 10)) for _ in requests]
+        return [EngineReply(chunk_model=rows, chunk_robot=rows, phases=EnginePhases(0.25, 0.5, 10)) for _ in requests]
 
 
 def test_a_chunk_says_what_its_batch_took() -> None:
@@ -55,7 +55,7 @@ def test_a_chunk_says_what_its_batch_took() -> None:
     state = np.zeros(CONTRACT.state_size, np.float32)
     server.submit(ObservationRequest(id=request_id, stamp_ns=0, instruction="", state=state), 0.0)
     (chunk,) = server.loop.step(lambda: 0.0)
-    assert isinstance(chunk, Chunk)
+    assert isinstance(chunk, ActionChunk)
     assert (chunk.served.perception_s, chunk.served.solver_s, chunk.served.solver_steps) == (0.25, 0.5, 10)
 
 
@@ -155,10 +155,14 @@ def test_a_policy_that_takes_squares_alone_is_measured_with_squares() -> None:
     assert seen[0][0] != seen[0][1] and seen[-1][0] == seen[-1][1]
 
 
-@pytest.mark.parametrize("phases", [None, (1.0, 2.0, 3), Phases(float("nan"), 0.0, 1), Phases(0.0, -1.0, 1), Phases(0.0, 0.0, "5")])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "phases", [None, (1.0, 2.0, 3), EnginePhases(float("nan"), 0.0, 1), EnginePhases(0.0, -1.0, 1), EnginePhases(0.0, 0.0, "5")]
+)  # type: ignore[arg-type]
 def test_phases_that_are_none_cost_their_row(phases: object) -> None:
     rows = np.zeros((2, 2), np.float32)
     contract = replace(CONTRACT, chunk_length=2)
-    assert isinstance(checked(contract, EngineReply(chunk_model=rows, chunk_robot=rows, phases=Phases(0.1, 0.2, 3))), EngineReply)
+    assert isinstance(
+        checked(contract, EngineReply(chunk_model=rows, chunk_robot=rows, phases=EnginePhases(0.1, 0.2, 3))), EngineReply
+    )
     answer = checked(contract, EngineReply(chunk_model=rows, chunk_robot=rows, phases=phases))  # type: ignore[arg-type]
     assert isinstance(answer, ModelError) and "phases are" in str(answer)

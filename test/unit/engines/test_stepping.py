@@ -24,7 +24,7 @@ from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.engines.flow.sampling import noise_of
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
-from ros2_rfm_serving.types import Array, Conditioning, EngineReply, Guidance, InferenceRequest, Pipelining, PrefixSchedule
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, Guidance, InferenceRequest, PipelineConfig, PrefixSchedule
 
 from .test_engines import request, small_policy
 
@@ -139,7 +139,7 @@ def test_steps_that_a_model_does_not_take_are_refused_and_the_others_go_on() -> 
 
 
 def test_frames_spread_as_many_steps_as_the_session_asked_for() -> None:
-    used, pipelining = engine(Predicts.VELOCITY), Pipelining(pp_generation=6)
+    used, pipelining = engine(Predicts.VELOCITY), PipelineConfig(pp_generation=6)
     used.require_pipelining(pipelining, MOST_STEPS)
     with pytest.raises(ModelError, match="pp_generation is 6"):
         used.require_pipelining(pipelining)
@@ -356,7 +356,7 @@ def test_an_observation_of_a_session_that_did_not_enter_is_not_kept(monkeypatch:
     def fails(*arguments: Any) -> Any:
         raise ModelError("no")
 
-    used, pipelining = engine(num_steps=8), Pipelining(pp_perception=3, pp_generation=2)
+    used, pipelining = engine(num_steps=8), PipelineConfig(pp_perception=3, pp_generation=2)
     used.warm_up()
     monkeypatch.setattr(Flight, "enter", fails)
     assert set(used.enter({1: piped(0, pipelining, "a"), 2: piped(0, pipelining, "b")})) == {1, 2}
@@ -372,12 +372,12 @@ def test_an_engine_that_answers_whole_batches_is_no_stepping_one() -> None:
 # --- pipelined sessions --------------------------------------------------------------------------------------------------------
 
 
-def piped(sequence: int, pipelining: Pipelining = Pipelining(), robot: str = "r", **id: int) -> InferenceRequest:  # noqa: B008
+def piped(sequence: int, pipelining: PipelineConfig = PipelineConfig(), robot: str = "r", **id: int) -> InferenceRequest:  # noqa: B008
     asked = [*CONTINUING, *FREE][sequence % 7]
     return replace(asked, id=replace(asked.id, robot=robot, sequence=sequence, **id), pipelining=pipelining)
 
 
-def in_frames(first: int, pipelining: Pipelining, num_steps: int) -> Array:
+def in_frames(first: int, pipelining: PipelineConfig, num_steps: int) -> Array:
     """The chunk of request `first`, one step after the other, each with what its frame reads (AURAS §4.3), in plain formulae."""
     policy = small_policy()
     x = torch.from_numpy(noise_of(piped(first), policy.contract, SamplingConfig()))[None]
@@ -400,17 +400,17 @@ def in_frames(first: int, pipelining: Pipelining, num_steps: int) -> Array:
 
 
 PIPELININGS = [
-    Pipelining(),
-    Pipelining(pp_generation=4),
-    Pipelining(pp_generation=3, alpha=1.0),
-    Pipelining(pp_generation=2, fetch_offset=-1),
-    Pipelining(pp_perception=3, pp_generation=2),
-    Pipelining(pp_perception=2, pp_generation=3, alpha=0.5, fetch_offset=-1),
+    PipelineConfig(),
+    PipelineConfig(pp_generation=4),
+    PipelineConfig(pp_generation=3, alpha=1.0),
+    PipelineConfig(pp_generation=2, fetch_offset=-1),
+    PipelineConfig(pp_perception=3, pp_generation=2),
+    PipelineConfig(pp_perception=2, pp_generation=3, alpha=0.5, fetch_offset=-1),
 ]
 
 
 @pytest.mark.parametrize("pipelining", PIPELININGS, ids=str)
-def test_every_step_reads_the_freshest_context_of_its_frame(pipelining: Pipelining) -> None:
+def test_every_step_reads_the_freshest_context_of_its_frame(pipelining: PipelineConfig) -> None:
     used, num_steps, answers = engine(num_steps=8), 8, dict[int, Any]()
     for sequence in range(9):
         assert used.enter({100 + sequence: piped(sequence, pipelining)}) == {}
@@ -428,7 +428,7 @@ def test_every_step_reads_the_freshest_context_of_its_frame(pipelining: Pipelini
 
 
 def rounds(
-    used: SteppingEngine, robots: Sequence[str], sequences: Collection[int], pipelining: Pipelining, leave: bool = True
+    used: SteppingEngine, robots: Sequence[str], sequences: Collection[int], pipelining: PipelineConfig, leave: bool = True
 ) -> dict[tuple[str, int], Any]:
     """All robots' frames together."""
     answers = {}
@@ -441,7 +441,7 @@ def rounds(
 
 
 @pytest.mark.parametrize("pipelining", PIPELININGS[1::2], ids=str)
-def test_frames_of_many_robots_are_merged_and_each_is_as_alone(pipelining: Pipelining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_many_robots_are_merged_and_each_is_as_alone(pipelining: PipelineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     used, robots = engine(num_steps=8), ["a", "b", "c"]
     separately = {key: reply for robot in robots for key, reply in rounds(used, [robot], range(6), pipelining).items()}
     batches, velocity = list[int](), FlowPolicy.velocity
@@ -456,7 +456,7 @@ def test_frames_of_many_robots_are_merged_and_each_is_as_alone(pipelining: Pipel
 
 
 def test_the_same_perception_stage_of_several_sessions_is_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    used, pipelining = engine(num_steps=8), Pipelining(pp_perception=2, pp_generation=2)
+    used, pipelining = engine(num_steps=8), PipelineConfig(pp_perception=2, pp_generation=2)
     used.require_pipelining(pipelining)
     batches = list[int]()
     blocks = [
@@ -469,7 +469,7 @@ def test_the_same_perception_stage_of_several_sessions_is_one_batch(monkeypatch:
 
 @pytest.mark.parametrize("change", [{"episode": 1}, {"session_epoch": 2}], ids=str)
 def test_a_new_episode_and_a_new_session_read_nothing_of_the_former(change: dict[str, int]) -> None:
-    used, pipelining = engine(), Pipelining(pp_generation=2, fetch_offset=-1)
+    used, pipelining = engine(), PipelineConfig(pp_generation=2, fetch_offset=-1)
     newer = {sequence: piped(sequence, pipelining, **change) for sequence in range(5, 9)}
 
     def answered() -> dict[int, Any]:
@@ -489,7 +489,7 @@ def test_a_new_episode_and_a_new_session_read_nothing_of_the_former(change: dict
 
 
 def test_pipelined_and_other_rows_share_turns() -> None:
-    used, pipelining = engine(), Pipelining(pp_generation=2)
+    used, pipelining = engine(), PipelineConfig(pp_generation=2)
     used.enter({1: piped(1, pipelining), 2: FREE[0]})
     assert [*used.ready()] == [2]
     used.turn([2])
@@ -505,13 +505,13 @@ def test_what_a_model_cannot_spread_over_frames_is_refused() -> None:
     assert [engine(predicts).contract.pipelines for predicts in Predicts] == [True, True, True, False]
     assert not FlowEngine(small_policy()).contract.pipelines
     for pipelining, said in [
-        (Pipelining(pp_generation=5), "pp_generation is 5; .* 4 solver steps"),
-        (Pipelining(pp_perception=5), "pp_perception is 5; .* 4 blocks"),
-        (Pipelining(fetch_offset=-2), "fetch_offset is -2"),
+        (PipelineConfig(pp_generation=5), "pp_generation is 5; .* 4 solver steps"),
+        (PipelineConfig(pp_perception=5), "pp_perception is 5; .* 4 blocks"),
+        (PipelineConfig(fetch_offset=-2), "fetch_offset is -2"),
     ]:
         with pytest.raises(ModelError, match=said):
             engine().require_pipelining(pipelining)
         (error,) = engine().enter({1: piped(0, pipelining)}).values()
         assert isinstance(error, ModelError)
     with pytest.raises(ModelError, match="nothing to spread"):
-        engine(Predicts.CHUNK).require_pipelining(Pipelining())
+        engine(Predicts.CHUNK).require_pipelining(PipelineConfig())

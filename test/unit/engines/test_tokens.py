@@ -30,7 +30,7 @@ from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.engines.tokens.sampling import confidence_of, noise_of
 from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
-from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, PipelineConfig
 
 from .test_engines import SMALL, request
 
@@ -208,7 +208,7 @@ def test_confidence_is_how_likely_an_action_is_right_to_a_bin_in_all_dimensions(
 def test_what_it_was_not_trained_for_is_refused_row_by_row() -> None:
     used = engine()
     broken = replace(ASKED[3], prefix_model=np.full((2, 2), np.nan, np.float32))
-    pipelined = replace(ASKED[0], pipelining=Pipelining(pp_perception=2))
+    pipelined = replace(ASKED[0], pipelining=PipelineConfig(pp_perception=2))
     errors = used.enter(
         {1: request(1, 4, 6), 2: request(2, conditioning=Conditioning.GUIDED), 3: broken, 4: pipelined, 5: ASKED[0]}
     )
@@ -272,13 +272,13 @@ def test_when_memory_runs_short_halves_are_tried_and_rows_answer_as_ever() -> No
     used = TokenEngine(Narrow("small", copy.deepcopy(network()), "hash"), TokenSampling(seed=3))
     USED.append(used)
     asked = {row: ASKED[row] for row in range(4)}
-    pipelined = {10 + i: frame(f"r{i}", 0, Pipelining()) for i in range(4)}
+    pipelined = {10 + i: frame(f"r{i}", 0, PipelineConfig()) for i in range(4)}
     answers = stepped(used, asked)
     for row, answer in answers.items():
         np.testing.assert_array_equal(chunk(answer), chunk(alone(0.0)[row]))
     np.testing.assert_array_equal(chunk(used.infer(list(asked.values()))[3]), chunk(alone(0.0)[3]))
     assert not stepped(used, pipelined)
-    assert len(stepped(used, {20 + i: frame(f"r{i}", 1, Pipelining()) for i in range(4)})) == 4
+    assert len(stepped(used, {20 + i: frame(f"r{i}", 1, PipelineConfig()) for i in range(4)})) == 4
     used.leave(range(30))
 
 
@@ -319,7 +319,7 @@ def test_the_catalogue_says_how_many_rows_may_be_in_flight(tmp_path: Path) -> No
 # --- public contexts ---
 
 
-def frame(robot: str, number: int, pipelining: Pipelining, episode: int = 0, **changes: Any) -> InferenceRequest:
+def frame(robot: str, number: int, pipelining: PipelineConfig, episode: int = 0, **changes: Any) -> InferenceRequest:
     asked = request(hash((robot, number, episode)) % 1000, conditioning=Conditioning.NONE)
     who = replace(asked.id, robot=robot, episode=episode, sequence=number)
     return replace(asked, id=who, pipelining=pipelining, **changes)
@@ -327,7 +327,7 @@ def frame(robot: str, number: int, pipelining: Pipelining, episode: int = 0, **c
 
 def test_with_one_stage_and_the_newest_context_a_chunk_is_that_of_its_last_observation() -> None:
     """pp_generation 1: all tokens on one context, so that nothing of what others said is left."""
-    used, pipelining = engine(), Pipelining()
+    used, pipelining = engine(), PipelineConfig()
     asked = [frame("r", number, pipelining) for number in range(4)]
     assert not stepped(used, {0: asked[0]})
     for number in range(1, 4):
@@ -341,7 +341,7 @@ def test_with_one_stage_and_the_newest_context_a_chunk_is_that_of_its_last_obser
 @pytest.mark.parametrize("fetch_offset", [0, -1])
 @pytest.mark.parametrize("pp_generation", [1, 2, 3, NUM_TOKENS])
 def test_a_request_is_answered_in_every_frame_once_the_pipeline_is_full(pp_generation: int, fetch_offset: int) -> None:
-    used, pipelining = engine(), Pipelining(pp_generation=pp_generation, fetch_offset=fetch_offset)
+    used, pipelining = engine(), PipelineConfig(pp_generation=pp_generation, fetch_offset=fetch_offset)
     shares = steps_of_stages(NUM_TOKENS, pipelining)
     for number in range(pp_generation + 5):
         assert not used.enter({number: frame("r", number, pipelining)})
@@ -387,7 +387,7 @@ def test_merged_computation_equals_the_separate_ones(stages: list[int], frames: 
         for session, pp_generation in enumerate(stages):
             if beginning[session]:
                 rows.append(rows[-1] + 1)
-                asked = frame(f"r{session}", number, Pipelining(pp_generation=pp_generation, fetch_offset=offset))
+                asked = frame(f"r{session}", number, PipelineConfig(pp_generation=pp_generation, fetch_offset=offset))
                 assert not used.enter({rows[-1]: asked})
         while ready := used.ready():
             used.turn(ready)
@@ -397,7 +397,7 @@ def test_merged_computation_equals_the_separate_ones(stages: list[int], frames: 
 
 def test_what_a_request_says_replaces_what_was_said_before_it_for_all() -> None:
     """X_A is shared: with a token per frame each answer holds the newest token of every position, and was said by all."""
-    model, pipelining = policy(), Pipelining(pp_generation=NUM_TOKENS, fetch_offset=0)
+    model, pipelining = policy(), PipelineConfig(pp_generation=NUM_TOKENS, fetch_offset=0)
     used = TokenEngine(model)
     said = torch.zeros(1, NUM_TOKENS, dtype=torch.int64)
     for number in range(2 * NUM_TOKENS):
@@ -415,7 +415,7 @@ def test_what_a_request_says_replaces_what_was_said_before_it_for_all() -> None:
 
 
 def test_sessions_share_a_turn_and_nothing_else() -> None:
-    pipelining = Pipelining(pp_generation=3, fetch_offset=-1)
+    pipelining = PipelineConfig(pp_generation=3, fetch_offset=-1)
     together, apart = engine(), engine()
     for number in range(7):
         rows = {10 * number + i: frame(f"r{i}", number, pipelining) for i in range(3)}
@@ -429,7 +429,7 @@ def test_sessions_share_a_turn_and_nothing_else() -> None:
 
 
 def test_a_public_chunk_holds_the_prefix_of_the_observation_that_it_ended_with() -> None:
-    used, pipelining = engine(), Pipelining(pp_generation=2, fetch_offset=-1)
+    used, pipelining = engine(), PipelineConfig(pp_generation=2, fetch_offset=-1)
     for number in range(6):
         prefix = np.full((3, 2), number / 10, np.float32)
         held: dict[str, Any] = {"conditioning": Conditioning.PREFIX, "inference_delay_steps": number % 4, "prefix_model": prefix}
@@ -441,7 +441,7 @@ def test_a_public_chunk_holds_the_prefix_of_the_observation_that_it_ended_with()
 
 
 def test_rows_of_a_former_episode_are_told_and_the_new_one_begins_anew() -> None:
-    used, pipelining = engine(), Pipelining(pp_generation=2, fetch_offset=0)
+    used, pipelining = engine(), PipelineConfig(pp_generation=2, fetch_offset=0)
     for number in range(2):
         stepped(used, {number: frame("r", number, pipelining)})
     answers = stepped(used, {2: frame("r", 0, pipelining, episode=1)})
@@ -450,7 +450,7 @@ def test_rows_of_a_former_episode_are_told_and_the_new_one_begins_anew() -> None
 
 
 def test_a_late_request_of_a_former_epoch_is_told_and_the_newer_one_goes_on() -> None:
-    used, pipelining = engine(), Pipelining(pp_generation=1, fetch_offset=0)
+    used, pipelining = engine(), PipelineConfig(pp_generation=1, fetch_offset=0)
     newer, late = (
         replace(asked, id=replace(asked.id, session_epoch=epoch))
         for epoch, asked in ((5, frame("r", 0, pipelining)), (4, frame("r", 9, pipelining)))
@@ -465,7 +465,7 @@ def test_a_late_request_of_a_former_epoch_is_told_and_the_newer_one_goes_on() ->
 
 def test_nothing_of_a_former_session_is_in_an_answer() -> None:
     """Not where its tokens were given in an earlier frame, so that nobody said them; its memory was another session's."""
-    pipelining = Pipelining(pp_generation=2, fetch_offset=0)
+    pipelining = PipelineConfig(pp_generation=2, fetch_offset=0)
     held: dict[str, Any] = {
         "conditioning": Conditioning.PREFIX,
         "inference_delay_steps": 3,
@@ -494,7 +494,7 @@ def test_whatever_comes_leaves_and_fails_merged_is_separate_and_nothing_is_left(
 ) -> None:
     """§4.2.3 with rows that leave, episodes and epochs that change, observations that are NaN and a network that fails."""
     used = TokenEngine(model := Apart("small", copy.deepcopy(network()), "hash"), TokenSampling(max_rows=20))
-    pipelining = Pipelining(pp_generation=stages, fetch_offset=offset)
+    pipelining = PipelineConfig(pp_generation=stages, fetch_offset=offset)
     rows, plain = 0, model.generate
     for number in range(data.draw(st.integers(3, 6))):
         entering = {}
@@ -529,13 +529,13 @@ def test_whatever_comes_leaves_and_fails_merged_is_separate_and_nothing_is_left(
 
 def test_pipelines_that_it_cannot_serve_are_refused() -> None:
     for asked, why in (
-        (Pipelining(pp_perception=2), "pp_perception is 2"),
-        (Pipelining(pp_generation=NUM_TOKENS + 1), f"pp_generation is {NUM_TOKENS + 1}"),
-        (Pipelining(fetch_offset=-2), "fetch_offset is -2"),
+        (PipelineConfig(pp_perception=2), "pp_perception is 2"),
+        (PipelineConfig(pp_generation=NUM_TOKENS + 1), f"pp_generation is {NUM_TOKENS + 1}"),
+        (PipelineConfig(fetch_offset=-2), "fetch_offset is -2"),
     ):
         with pytest.raises(ModelError, match=why):
             engine().require_pipelining(asked)
-    engine().require_pipelining(Pipelining(pp_generation=NUM_TOKENS, fetch_offset=-1))
+    engine().require_pipelining(PipelineConfig(pp_generation=NUM_TOKENS, fetch_offset=-1))
 
 
 # --- parity and bundles ---

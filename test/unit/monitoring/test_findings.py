@@ -415,8 +415,8 @@ def of_process(look: Look, owner: str, kind: str, problem: str, level: int = WAR
 
 
 def published_status(one: Diagnosis, kind: str, problem: str, level: int) -> Diagnosis:
-    status = process_problems.Status(one.level, one.message, {**one.process_problems, kind: problem})
-    level, message, values = process_problems.joined(status, level)
+    status = process_problems.DiagnosticEntry(one.level, one.message, {**one.process_problems, kind: problem})
+    level, message, values = process_problems.with_process_problems(status, level)
     return Diagnosis.of(one.name, level, message, {**one.values, **values}, one.heard_s)
 
 

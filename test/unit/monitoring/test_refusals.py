@@ -15,7 +15,7 @@ from ros2_rfm_serving.monitoring.findings.causes import CAUSES
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.server.websocket_connection import COUNTED
 from ros2_rfm_serving.ros.zenoh.tally import LOST
-from ros2_rfm_serving.types.following import Heard
+from ros2_rfm_serving.types.schedule_follower import ScheduleVerdict
 
 PACKAGE = Path(__file__).resolve().parents[3] / "ros2_rfm_serving"
 COUNTING = ("count", "mishap", "_mishap", "refuse", "Refusal", "BadMessageError")
@@ -114,7 +114,7 @@ def counted(rooms: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.parametrize("who", TABLES)
 def test_every_counter_of_the_code_is_a_cause(who: str) -> None:
-    found = counted(TABLES[who]) | {Heard.STALE.value, Heard.RIVAL.value}
+    found = counted(TABLES[who]) | {ScheduleVerdict.STALE.value, ScheduleVerdict.RIVAL.value}
     if who == "robot":
         found |= {LOST, *(f"gate_{field.name}" for field in fields(GateConfig) if isinstance(field.default, GateMode))}
     if who == "server":
@@ -127,7 +127,7 @@ def test_every_counter_of_the_code_is_a_cause(who: str) -> None:
 def test_no_entry_is_of_a_counter_that_is_gone() -> None:
     found = counted(("robot/", "ros/", "server/", "dispatch/", "wire.py", "engines/architectures/recropping.py"))
     gates = {f"gate_{field.name}" for field in fields(GateConfig)}
-    found |= {Heard.STALE.value, Heard.RIVAL.value, *COUNTED.values(), "gateway_error", *gates}
+    found |= {ScheduleVerdict.STALE.value, ScheduleVerdict.RIVAL.value, *COUNTED.values(), "gateway_error", *gates}
     assert {kind for table in KNOWN.values() for kind in table} <= found
 
 

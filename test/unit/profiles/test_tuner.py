@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ros2_rfm_serving.profiles.tuner import Goal, Success, Verdict, best_of, frontier_of, grid, staleness_s, tune
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 
 
 @dataclass
@@ -16,12 +16,12 @@ class Formulae:
 
     cost: float = 0.04
     """Of success, per request in flight."""
-    run: list[Pipelining] = field(default_factory=list)
+    run: list[PipelineConfig] = field(default_factory=list)
 
-    def rate_hz(self, own: Pipelining) -> float:
+    def rate_hz(self, own: PipelineConfig) -> float:
         return 10.0 * own.pp_generation / (1 + own.alpha)
 
-    def success(self, own: Pipelining, rate_hz: float) -> Success:
+    def success(self, own: PipelineConfig, rate_hz: float) -> Success:
         assert rate_hz == self.rate_hz(own)
         self.run.append(own)
         share = 1.0 - self.cost * own.depth + 0.12 * own.alpha - 0.5 * (own.fetch_offset < 0)
@@ -39,7 +39,7 @@ def test_the_fastest_that_meets_both_is_found() -> None:
     best = best_of(tried)
     # uniform, L = 5 is as deep as success allows; skewed by 0.5, 6 stages have 40/s as well and succeed less
     assert best is not None
-    assert best.pipelining == Pipelining(pp_perception=1, pp_generation=4)
+    assert best.pipelining == PipelineConfig(pp_perception=1, pp_generation=4)
     assert best.rate_hz == 40
     assert best.success is not None
     assert best.success.share == pytest.approx(0.8)
@@ -50,7 +50,9 @@ def test_skew_wins_where_it_pays() -> None:
     tried = list(tune(Goal(min_rate_hz=5, min_success=0.8, max_depth=6), bench))
     best = best_of(tried)
     assert best is not None
-    assert best.pipelining == Pipelining(pp_generation=3, alpha=1.0)  # 15/s; of the uniform ones 1 stage alone succeeds, at 10/s
+    assert best.pipelining == PipelineConfig(
+        pp_generation=3, alpha=1.0
+    )  # 15/s; of the uniform ones 1 stage alone succeeds, at 10/s
     assert best.success is not None
     assert best.success.share >= 0.8
 
@@ -88,8 +90,8 @@ def test_the_frontier() -> None:
 
 
 def test_staleness_counts_from_the_observation_of_the_last_steps() -> None:
-    assert staleness_s(Pipelining(pp_generation=7), 10.0) == pytest.approx(0.1)
-    assert staleness_s(Pipelining(pp_perception=2, fetch_offset=-1), 10.0) == pytest.approx(0.3)
+    assert staleness_s(PipelineConfig(pp_generation=7), 10.0) == pytest.approx(0.1)
+    assert staleness_s(PipelineConfig(pp_perception=2, fetch_offset=-1), 10.0) == pytest.approx(0.3)
 
 
 def test_a_staler_one_is_not_chosen_by_chance() -> None:
@@ -99,7 +101,7 @@ def test_a_staler_one_is_not_chosen_by_chance() -> None:
     class Noisy(Formulae):
         gain: float = 1.0
 
-        def rate_hz(self, own: Pipelining) -> float:
+        def rate_hz(self, own: PipelineConfig) -> float:
             return super().rate_hz(own) * (self.gain if own.fetch_offset else 1.0)
 
     for gain, offset in ((1.03, 0), (1.2, -1)):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ros2_rfm_serving.robot import TaskGoal
-from ros2_rfm_serving.types import Chunk, Reply, RequestId, TaskOutcome
+from ros2_rfm_serving.types import ActionChunk, Reply, RequestId, TaskOutcome
 from test.unit.robot.robot_shadow import Shadow
 from test.unit.robot.robot_world import COMPONENTS, HOME, SPARE, World
 
@@ -111,12 +111,12 @@ class Happenings:
         if sent is None:
             return False
         reply = self._world.answer(replace(sent))
-        if isinstance(reply, Chunk):
+        if isinstance(reply, ActionChunk):
             first, last = sent.request.id.sequence, max(identity.sequence for identity in self._world.sent_ids)
             older = range(first, self._shadow.context)  # than what was seen before, which is rarer
             ended_with = self._world.rng.choice(older or (first - 1, last + 1, last + 1000))
             self._world.deliver(sent, replace(reply, ended_with=ended_with), False)
-        return isinstance(reply, Chunk)
+        return isinstance(reply, ActionChunk)
 
     # --- servers ---
 

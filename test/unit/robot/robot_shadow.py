@@ -9,7 +9,7 @@ import numpy as np
 
 from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.types import Array, Chunk, ObservationRequest, Reply, TaskPhase, Verdict
+from ros2_rfm_serving.types import ActionChunk, Array, JudgeVerdict, ObservationRequest, Reply, TaskPhase
 from test.unit.robot.robot_flight import Flight
 from test.unit.robot.robot_world import TAGS, MadeChunk, Sent, World
 
@@ -149,7 +149,7 @@ class Shadow:
     def arrived(self, reply: Reply, sent: Sent, honest: bool, taken: bool) -> None:
         component, now_s = sent.request.id.component, self.world.now_s
         self._perhaps_stopped |= self._flight.look()
-        ended_with = reply.ended_with if isinstance(reply, Chunk) else None
+        ended_with = reply.ended_with if isinstance(reply, ActionChunk) else None
         seen = self._flight.seen(sent, ended_with)
         answers = sent in self._flight[component] and (reply.id, reply.model_hash) == (sent.request.id, sent.model_hash)
         if answers and not self.world.unasked:
@@ -169,7 +169,7 @@ class Shadow:
             self._check_row_0(reply, seen)
             self.ended_later += seen is not sent
             self._oldest = number if self.config.replace_queue else self._oldest
-        if component == "safety" and isinstance(reply, Verdict):
+        if component == "safety" and isinstance(reply, JudgeVerdict):
             rate_hz, slo_s = self.world.routes["safety"]
             patience_s = slo_s or self.config.link.request_timeout_s
             assert now_s - sent.at_s <= patience_s + EPS or not self.supervised or not slo_s, "a late verdict of safety was taken"
@@ -180,7 +180,7 @@ class Shadow:
     def _check_row_0(self, reply: Reply, seen: Sent) -> None:
         """It belongs to the step that began with the observation which the last solver steps saw."""
         queue = self.brain._queue
-        assert isinstance(reply, Chunk)
+        assert isinstance(reply, ActionChunk)
         if self.config.replace_queue:
             skipped = min(queue.mark - seen.mark, len(reply.chunk_robot))
             assert queue.behind == skipped, f"{queue.behind} rows were skipped, {skipped} steps executed since its observation"

@@ -20,20 +20,20 @@ from ros2_rfm_serving.faults import Direction, FaultPlan, FaultyWire, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
 from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Tick
 from ros2_rfm_serving.types import (
+    ActionChunk,
     Array,
-    Chunk,
     EncodedImage,
+    JudgeVerdict,
     ObservationRequest,
     Placement,
-    Plan,
     Reply,
     RobotState,
     Route,
     Schedule,
-    Served,
+    ServingStats,
     SessionGrant,
     SessionRequest,
-    Verdict,
+    SubgoalPlan,
 )
 from test.unit.fakes import CONTRACT, SERVED, chunk, grant
 
@@ -98,7 +98,7 @@ class MadeChunk:
     sent: Sent
     rows: frozenset[int]
     unfit: frozenset[int]
-    reply: Chunk
+    reply: ActionChunk
     seen: Sent
     """Whose observation it ended with."""
 
@@ -334,7 +334,9 @@ class World:
         counted = sum(self.brain.refused[name] for name in REFUSALS) - before
         assert counted == (not taken), f"a reply that is {'taken' if taken else 'dropped'} is counted {counted} times"
         self.unasked = sum(self.brain.refused[name] for name in UNASKED) > unasked
-        right = isinstance(reply, {"system1": type(chunk(sent.request)), "system2": Plan}.get(sent.request.id.component, Verdict))
+        right = isinstance(
+            reply, {"system1": type(chunk(sent.request)), "system2": SubgoalPlan}.get(sent.request.id.component, JudgeVerdict)
+        )
         self.arrived(reply, sent, honest and right, taken)
 
     def answer(self, sent: Sent, seen: Sent | None = None) -> Reply:
@@ -346,12 +348,12 @@ class World:
         if kind == "system1":
             return self._chunk(sent, seen or sent)
         if kind == "system2":
-            return Plan(subgoals=self.rng.choice([("lift",), ("lift", "place"), ()]), text="", **said)  # type: ignore[arg-type]
-        return Verdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
+            return SubgoalPlan(subgoals=self.rng.choice([("lift",), ("lift", "place"), ()]), text="", **said)  # type: ignore[arg-type]
+        return JudgeVerdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
 
     @property
-    def served(self) -> Served:
-        return replace(SERVED, unusual_s=self.conditions.unusual_s)
+    def served(self) -> ServingStats:
+        return replace(SERVED, excess_delay_s=self.conditions.unusual_s)
 
     def _chunk(self, sent: Sent, seen: Sent) -> Reply:
         length = CONTRACT.chunk_length * 4

@@ -10,7 +10,7 @@ import pytest
 from ros2_rfm_serving.robot.command_problems import STILL_WINDOW_S, Stillness, chunk_problem, limits_problem
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.types import Array, Chunk, RequestId, empty
+from ros2_rfm_serving.types import ActionChunk, Array, RequestId, empty
 from test.unit.fakes import SERVED
 
 NAMES, RATE_HZ, MAY_BE = ("shoulder", "elbow"), 20.0, "which may be -3.14 to 3.14"
@@ -24,10 +24,10 @@ def robot(kind: CommandType = POSITION, limit: float = 3.14) -> RobotConfig:
     )
 
 
-def of(rows: Iterable[Iterable[float]], names: tuple[str, ...] = NAMES) -> Chunk:
+def of(rows: Iterable[Iterable[float]], names: tuple[str, ...] = NAMES) -> ActionChunk:
     values = np.array(list(rows), np.float32)
     asked = RequestId(robot="arm_1", component="system1", session_epoch=1, episode=1, sequence=1)
-    return Chunk(
+    return ActionChunk(
         id=asked,
         stamp_ns=0,
         server="s1",
@@ -56,7 +56,7 @@ def of(rows: Iterable[Iterable[float]], names: tuple[str, ...] = NAMES) -> Chunk
         (of([[0.0, 0.0]], NAMES[::-1]), "its actions are elbow, shoulder, and the robot's are shoulder, elbow"),
     ],
 )
-def test_a_chunk_that_cannot_be_used_is_described_by_its_worst_value(found: Chunk, problem: str) -> None:
+def test_a_chunk_that_cannot_be_used_is_described_by_its_worst_value(found: ActionChunk, problem: str) -> None:
     assert chunk_problem(found, robot()) == problem
 
 

@@ -15,7 +15,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.types import SAFETY, RequestId, Route
-from ros2_rfm_serving.types.phase import Phase, Spacing, Usual, chunk_slack_s, turn_in_flight
+from ros2_rfm_serving.types.desynchronisation import LatencyBaseline, RequestPhase, Spacing, chunk_slack_s, in_flight_correction
 from test.unit.fakes import SERVED, chunk, grant, observation, schedule
 from test.unit.robot.robots import CONFIG, PERIOD_S
 
@@ -35,7 +35,7 @@ def linked(rate_hz: float) -> Link:
 
 
 def answer(link: Link, identity: RequestId, now_s: float, unusual_s: float = 0.0) -> None:
-    reply = chunk(replace(observation(identity.session_epoch), id=identity), served=replace(SERVED, unusual_s=unusual_s))
+    reply = chunk(replace(observation(identity.session_epoch), id=identity), served=replace(SERVED, excess_delay_s=unusual_s))
     assert not isinstance(link.accept(reply, now_s), str)
 
 
@@ -80,20 +80,20 @@ def test_at_another_pace_a_pipelined_session_still_has_one_request_per_frame() -
 
 def test_one_answer_that_takes_long_is_made_up_for_by_one_period_of_requests() -> None:
     """Not by dozens beyond the cap, while what is usual comes back to what it was."""
-    link, usual, now_s, sent_s = linked(10.0), Usual(), 0.0, []
+    link, usual, now_s, sent_s = linked(10.0), LatencyBaseline(), 0.0, []
     for number in range(100):
         now_s = max(now_s, link.ready_s)
         sent_s.append(now_s)
         takes_s = 10.0 if number in (0, 20) else 0.01
-        asked(link, now_s, takes_s, usual.unusual_s(takes_s, 10))
+        asked(link, now_s, takes_s, usual.excess_delay_s(takes_s, 10))
         now_s += takes_s
     assert most_beyond(sent_s, 0.1) <= 3.0 + EPS
 
 
 def test_what_has_become_usual_moves_nothing_any_more() -> None:
-    phase, usual = Phase(), Usual()
+    phase, usual = RequestPhase(), LatencyBaseline()
     waits_s = [0.1] * 50 + [3.0] * 50 + [0.1] * 200
-    moved_s = [phase.shift_s(usual.unusual_s(waited_s, 2), 0.5) for waited_s in waits_s]
+    moved_s = [phase.phase_shift_s(usual.excess_delay_s(waited_s, 2), 0.5) for waited_s in waits_s]
     assert sum(moved_s[:50]) == pytest.approx(0.0) and moved_s[50] == pytest.approx(0.5)
     assert all(abs(sum(moved_s[:n])) < 0.5 + EPS for n in range(len(moved_s)))
     assert not any(abs(move_s) > 1e-3 for move_s in moved_s[-50:]) and usual.mean_s == pytest.approx(0.1)
@@ -101,35 +101,35 @@ def test_what_has_become_usual_moves_nothing_any_more() -> None:
 
 def test_what_is_usual_follows_what_a_server_takes() -> None:
     """Within some cycles, to a millisecond."""
-    usual = Usual()
+    usual = LatencyBaseline()
     for latency_s in (0.1, 0.3):
-        unusual_s = [usual.unusual_s(latency_s, 5) for _ in range(200)]
+        unusual_s = [usual.excess_delay_s(latency_s, 5) for _ in range(200)]
         assert abs(unusual_s[-1]) < 1e-3 and usual.mean_s == pytest.approx(latency_s, abs=1e-3)
 
 
 def test_who_always_waits_longer_than_others_gets_used_to_it() -> None:
-    phase = Phase()
-    moved_s = [phase.shift_s(0.1, 0.5) for _ in range(1_000)]
-    assert moved_s[0] == 0.1 and sum(moved_s) == pytest.approx(0.5) and phase.used_to_s == pytest.approx(0.1)
-    assert phase.shift_s(0.05, 0.5) == pytest.approx(-0.05), "it gives way as ever"
+    phase = RequestPhase()
+    moved_s = [phase.phase_shift_s(0.1, 0.5) for _ in range(1_000)]
+    assert moved_s[0] == 0.1 and sum(moved_s) == pytest.approx(0.5) and phase.accustomed_delay_s == pytest.approx(0.1)
+    assert phase.phase_shift_s(0.05, 0.5) == pytest.approx(-0.05), "it gives way as ever"
 
 
 def test_who_may_only_ask_later_makes_up_for_quicker_answers_first() -> None:
-    phase = Phase()
-    moves_s = [phase.later_s(unusual_s, 0.5) for unusual_s in (0.1, -0.1, 0.05, 0.06, -9.0, 0.3, 9.0)]
+    phase = RequestPhase()
+    moves_s = [phase.delay_only_shift_s(unusual_s, 0.5) for unusual_s in (0.1, -0.1, 0.05, 0.06, -9.0, 0.3, 9.0)]
     assert moves_s[:3] == [0.1, 0.0, 0.0] and moves_s[3] == pytest.approx(0.01, abs=0.01)
     assert moves_s[4:6] == [0.0, 0.0] and 0.25 < moves_s[6] < 0.35, "what it is ahead by is a period at most, as is a move"
 
 
 def test_the_first_of_a_crowd_stays_and_the_others_fall_in_behind_it() -> None:
     """Who asks as often as its actions end: four at once, one answer every 0.1 s. The third time the last waits half as long."""
-    usual, phases, asks_s, waits_s = Usual(), [Phase() for _ in range(4)], [0.0] * 4, [0.0] * 4
+    usual, phases, asks_s, waits_s = LatencyBaseline(), [RequestPhase() for _ in range(4)], [0.0] * 4, [0.0] * 4
     for cycle in range(40):
         free_s = -math.inf
         for robot in sorted(range(4), key=lambda each: asks_s[each]):
             free_s = max(free_s, asks_s[robot]) + 0.1
             waits_s[robot] = free_s - asks_s[robot]
-            asks_s[robot] += phases[robot].later_s(usual.unusual_s(waits_s[robot], 4), 1.0)
+            asks_s[robot] += phases[robot].delay_only_shift_s(usual.excess_delay_s(waits_s[robot], 4), 1.0)
         assert cycle < 2 or max(waits_s) < 0.22
     assert asks_s[0] == 0.0 and max(asks_s) < 0.5, "then they stay where they are"
 
@@ -161,46 +161,48 @@ def test_whatever_a_server_says_the_phase_moves_by_a_period_at_most(unusual_s: f
 def test_a_robot_that_stands_in_every_cycle_may_come_later() -> None:
     """Its chunk ends before its next answer, whenever it asks: it has no actions to lose, and would never leave a crowd."""
     assert chunk_slack_s(0.9, 0.5, 0.1) == pytest.approx(0.3) and chunk_slack_s(0.3, 0.5, 0.1) == 0.0
-    assert Phase().shift_s(0.2, 0.5, slack_s=0.1) == pytest.approx(0.1), "within what is left of its chunk"
-    assert Phase().shift_s(0.2, 0.5, slack_s=0.0) == pytest.approx(0.2)
+    assert RequestPhase().phase_shift_s(0.2, 0.5, slack_s=0.1) == pytest.approx(0.1), "within what is left of its chunk"
+    assert RequestPhase().phase_shift_s(0.2, 0.5, slack_s=0.0) == pytest.approx(0.2)
 
 
 def test_a_row_that_others_joined_asks_earlier_and_one_that_joined_others_later() -> None:
-    assert turn_in_flight(0, 0) == 0.0
-    assert turn_in_flight(0, 1) == -turn_in_flight(1, 0) == -0.25
-    assert sum(turn_in_flight(place, 3 - place) for place in range(4)) == pytest.approx(0.0), "of rows that entered together"
+    assert in_flight_correction(0, 0) == 0.0
+    assert in_flight_correction(0, 1) == -in_flight_correction(1, 0) == -0.25
+    assert sum(in_flight_correction(place, 3 - place) for place in range(4)) == pytest.approx(0.0), "of rows that entered together"
 
 
 def test_a_shorter_period_is_not_made_up_for_at_once() -> None:
     """What moved by a second while a period was one: a fifth of it from now on, and that once more at most."""
-    phase = Phase()
-    assert phase.shift_s(1.0, 1.0) == 1.0
-    assert abs(phase.shift_s(0.0, 0.2)) < 0.2
+    phase = RequestPhase()
+    assert phase.phase_shift_s(1.0, 1.0) == 1.0
+    assert abs(phase.phase_shift_s(0.0, 0.2)) < 0.2
 
 
 def test_robots_that_wait_for_each_other_ask_as_they_were_answered() -> None:
     """Four at once, one answer every 0.1 s: the third time nobody waits."""
-    usual, phases, asks_s, waits_s = Usual(), [Phase() for _ in range(4)], [0.0] * 4, [0.0] * 4
+    usual, phases, asks_s, waits_s = LatencyBaseline(), [RequestPhase() for _ in range(4)], [0.0] * 4, [0.0] * 4
     for cycle in range(20):
         free_s = -math.inf
         for robot in sorted(range(4), key=lambda each: asks_s[each]):
             free_s = max(free_s, asks_s[robot]) + 0.1
             waits_s[robot] = free_s - asks_s[robot]
-            asks_s[robot] += phases[robot].shift_s(usual.unusual_s(waits_s[robot], 4), 1.0)  # in its period of 1 s
+            asks_s[robot] += phases[robot].phase_shift_s(usual.excess_delay_s(waits_s[robot], 4), 1.0)  # in its period of 1 s
         assert cycle < 2 or max(waits_s) < 0.11
     assert abs(sum(asks_s)) / 4 < 0.5, "the rate is that of the cap"
 
 
 def crowd(num_robots: int, period_s: float, takes_s: float, spacing: Spacing | None, cycles: int) -> list[float]:
     """Return when each robot asks next in its period, in order, after a common start at a server that answers one by one."""
-    usual, phases, asks_s = Usual(), [Phase() for _ in range(num_robots)], [0.0] * num_robots
+    usual, phases, asks_s = LatencyBaseline(), [RequestPhase() for _ in range(num_robots)], [0.0] * num_robots
     for cycle in range(cycles):
         free_s = -math.inf
         for robot in sorted(range(num_robots), key=lambda each: asks_s[each]):
             arrived_s = cycle * period_s + asks_s[robot]
             free_s = max(free_s, arrived_s) + takes_s
             turn_s = spacing.turn_s(robot, arrived_s) if spacing else 0.0
-            asks_s[robot] += phases[robot].shift_s(usual.unusual_s(max(free_s - arrived_s, turn_s), num_robots), period_s)
+            asks_s[robot] += phases[robot].phase_shift_s(
+                usual.excess_delay_s(max(free_s - arrived_s, turn_s), num_robots), period_s
+            )
     return sorted(asks_s)
 
 

@@ -10,7 +10,7 @@ from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.robot.config import FailSafeConfig, RobotConfig, TaskPolicy
 from ros2_rfm_serving.robot.history import MAX_EVENTS, MAX_FAILURES, ExecutionHistory
 from ros2_rfm_serving.robot.task import SPENT
-from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Fallback, Plan, Reply, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Fallback, Reply, SubgoalPlan, TaskOutcome, TaskPhase
 from test.unit.robot.robot_world import Sent, World
 from test.unit.robot.robots import FAILING
 
@@ -46,7 +46,7 @@ class PlannedWorld(World):
     def answer(self, sent: Sent) -> Reply:
         answer = super().answer(sent)
         self.prompts[sent.request.id.component].append(sent.request.instruction)
-        return replace(answer, subgoals=self.plans(sent.request.instruction)) if isinstance(answer, Plan) else answer
+        return replace(answer, subgoals=self.plans(sent.request.instruction)) if isinstance(answer, SubgoalPlan) else answer
 
     def _serve(self, sent: Sent) -> None:
         if self.think_s and sent.request.id.component == "system2":

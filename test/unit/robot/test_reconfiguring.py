@@ -12,7 +12,7 @@ from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import HorizonRequest
 from test.unit.fakes import NAMES, chunk, rows
 from test.unit.robot.robots import CONFIG, PERIOD_S, Rig, working
 
@@ -100,14 +100,14 @@ def test_another_horizon_asks_sooner() -> None:
 
     assert steps_to_next_request() == 4 + 1
     rig = working(replace(CONFIG, execution_horizon=4))
-    change(rig, execution_horizon=2, horizon=Horizon(steps=2))
+    change(rig, execution_horizon=2, horizon=HorizonRequest(steps=2))
     assert steps_to_next_request() == 2 + 1
 
 
 def test_a_horizon_that_servers_were_told_does_not_change_behind_their_back() -> None:
-    rig = working(replace(CONFIG, horizon=Horizon(policy="confidence", steps=4)))
+    rig = working(replace(CONFIG, horizon=HorizonRequest(policy="confidence", steps=4)))
     with pytest.raises(ConfigurationError, match="when the session opened"):
-        change(rig, execution_horizon=2, horizon=Horizon(policy="confidence", steps=2))
+        change(rig, execution_horizon=2, horizon=HorizonRequest(policy="confidence", steps=2))
 
 
 def test_watchdogs_and_counts_follow() -> None:

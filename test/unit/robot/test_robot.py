@@ -13,12 +13,12 @@ from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import (
+    JudgeVerdict,
     ObservationRequest,
     RequestId,
     RobotState,
     TaskOutcome,
     TaskPhase,
-    Verdict,
 )
 from test.unit.fakes import CONTRACT, NAMES, SERVED, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, GOAL, PERIOD_S, Rig, sensors, working
@@ -117,7 +117,7 @@ def test_old_sensor_readings_send_no_request() -> None:
 
 def test_an_older_schedule_is_refused() -> None:
     brain = RobotBrain(CONFIG)
-    assert brain.follow(schedule(epoch=2), 0.0).taken and not brain.follow(schedule(epoch=1), 0.1).taken
+    assert brain.follow(schedule(epoch=2), 0.0).is_accepted and not brain.follow(schedule(epoch=1), 0.1).is_accepted
     assert brain.refused["stale_schedule"] == 1
 
 
@@ -130,9 +130,9 @@ def test_a_server_with_other_actions_is_not_used() -> None:
     assert rig.brain.state is RobotState.CONNECTING and "other actions" in rig.brain.reason
 
 
-def verdict(rig: Rig, word: str) -> Verdict:
+def verdict(rig: Rig, word: str) -> JudgeVerdict:
     request = RequestId(robot="r1", component="system1", session_epoch=5, episode=rig.brain.episode, sequence=0)
-    return Verdict(id=request, stamp_ns=0, server="s1", model_hash="hash", verdict=word, score=1.0, text="", served=SERVED)
+    return JudgeVerdict(id=request, stamp_ns=0, server="s1", model_hash="hash", verdict=word, score=1.0, text="", served=SERVED)
 
 
 @pytest.mark.parametrize(("word", "outcome"), [("done", TaskOutcome.NONE), ("failed", TaskOutcome.JUDGED_FAILED)])

@@ -18,14 +18,14 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
 from ros2_rfm_serving.robot.conversation.link import Link
 from ros2_rfm_serving.types import (
-    Chunk,
+    ActionChunk,
+    JudgeVerdict,
     ObservationRequest,
-    Plan,
     RobotState,
     Route,
     Schedule,
+    SubgoalPlan,
     TaskOutcome,
-    Verdict,
 )
 from test.unit.fakes import SERVED, chunk, grant, schedule
 from test.unit.robot.robots import CONFIG, GOAL, PERIOD_S, sensors
@@ -52,13 +52,13 @@ def plant(*, standby: bool = False, epoch: int = 1, rates: dict[str, float] | No
     return replace(base, epoch=epoch, routes=routes)
 
 
-def answer(request: ObservationRequest) -> Chunk | Plan | Verdict:
+def answer(request: ObservationRequest) -> ActionChunk | SubgoalPlan | JudgeVerdict:
     said = {"id": request.id, "stamp_ns": request.stamp_ns, "server": "", "model_hash": "hash", "served": SERVED}
     if request.id.component == "system1":
         return chunk(request)
     if request.id.component == "system2":
-        return Plan(subgoals=("lift", "drop"), text="lift\ndrop", **said)
-    return Verdict(verdict="ongoing", score=1.0, text="", **said)
+        return SubgoalPlan(subgoals=("lift", "drop"), text="lift\ndrop", **said)
+    return JudgeVerdict(verdict="ongoing", score=1.0, text="", **said)
 
 
 class Floor:

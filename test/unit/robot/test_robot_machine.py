@@ -24,7 +24,7 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
-from ros2_rfm_serving.types import Conditioning, Fallback, Heard, Pipelining, RobotState, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import Conditioning, Fallback, PipelineConfig, RobotState, ScheduleVerdict, TaskOutcome, TaskPhase
 from test.unit.robot.robot_happenings import Happenings
 from test.unit.robot.robot_shadow import Shadow
 from test.unit.robot.robot_stored import check_stored
@@ -44,8 +44,8 @@ LADDERS = {
 }
 
 
-NOT_PIPELINED: st.SearchStrategy[Pipelining | None] = st.none()
-PIPELININGS = st.builds(Pipelining, pp_perception=st.integers(1, 2), pp_generation=st.integers(1, 3))
+NOT_PIPELINED: st.SearchStrategy[PipelineConfig | None] = st.none()
+PIPELININGS = st.builds(PipelineConfig, pp_perception=st.integers(1, 2), pp_generation=st.integers(1, 3))
 
 
 def ladder(text: str) -> tuple[Rung, ...]:
@@ -59,7 +59,7 @@ def columns(value: float) -> tuple[float, ...]:
 
 
 @st.composite
-def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[Pipelining | None] = NOT_PIPELINED) -> RobotConfig:
+def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[PipelineConfig | None] = NOT_PIPELINED) -> RobotConfig:
     kind = draw(st.sampled_from(list(LADDERS)))
     rungs = ladder(draw(st.sampled_from(LADDERS[kind])))
     velocity = draw(st.sampled_from([0.5, 5.0])) if kind is CommandType.POSITION else 0.0
@@ -312,7 +312,13 @@ class RobotMachine(RuleBasedStateMachine):
         before = self.brain.following.schedule
         told = world.schedule(newer=newer, model=model, home=home)
         heard = self.brain.follow(told, world.now_s)
-        expected = {Heard.NEWER} if newer else {Heard.REPEATED} if told == before else {Heard.STALE, Heard.TAKEOVER}
+        expected = (
+            {ScheduleVerdict.NEWER}
+            if newer
+            else {ScheduleVerdict.REPEATED}
+            if told == before
+            else {ScheduleVerdict.STALE, ScheduleVerdict.TAKEOVER}
+        )
         assert heard in expected, "an epoch means one schedule, while that is repeated"
         world.routes = routes
 
@@ -322,7 +328,7 @@ class RobotMachine(RuleBasedStateMachine):
         world.schedule_epoch += 1
         self.brain.follow(world.schedule(newer=False), world.now_s)
         world.schedule_epoch -= 1
-        assert not self.brain.follow(world.schedule(newer=False), world.now_s).taken
+        assert not self.brain.follow(world.schedule(newer=False), world.now_s).is_accepted
         assert self.brain.refused["stale_schedule"] == before + 1
         world.schedule_epoch += 1
 

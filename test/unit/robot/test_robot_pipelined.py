@@ -9,7 +9,7 @@ import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import LinkConfig, TaskPolicy
-from ros2_rfm_serving.types import Chunk, Fallback, ObservationRequest, Pipelining, TaskOutcome
+from ros2_rfm_serving.types import ActionChunk, Fallback, ObservationRequest, PipelineConfig, TaskOutcome
 from test.unit.fakes import CONTRACT, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, GOAL, PERIOD_S, Rig
 
@@ -17,7 +17,7 @@ PIPELINES = replace(CONTRACT, pipelines=True, chunk_length=16, max_inference_del
 PIPELINED = replace(
     CONFIG,
     execution_horizon=2,
-    pipelining=Pipelining(pp_perception=1, pp_generation=2),
+    pipelining=PipelineConfig(pp_perception=1, pp_generation=2),
     link=LinkConfig(request_timeout_s=1.0, max_timeouts=2),
 )
 
@@ -131,7 +131,7 @@ def test_an_older_chunk_never_replaces_a_newer_one() -> None:
 
 
 def test_a_chunk_that_saw_less_than_the_last_one_is_refused() -> None:
-    rig = Pipelined(replace(PIPELINED, pipelining=Pipelining(pp_generation=3)))
+    rig = Pipelined(replace(PIPELINED, pipelining=PipelineConfig(pp_generation=3)))
     rig.run(8)
     assert rig.answer(1, 4) and not rig.answer(2, 3)
     assert rig.refused() == {"wrong_context": 1} and rig.answer(2, 4)
@@ -157,7 +157,7 @@ def test_a_silence_of_as_many_timeouts_as_without_pipelining_opens_the_session_a
 
 @pytest.mark.parametrize("stages", [2, 7, 15])
 def test_the_silence_is_as_long_however_many_are_in_flight(stages: int) -> None:
-    rig = Pipelined(replace(PIPELINED, execution_horizon=6, pipelining=Pipelining(pp_generation=stages)))
+    rig = Pipelined(replace(PIPELINED, execution_horizon=6, pipelining=PipelineConfig(pp_generation=stages)))
     rig.run(round(2.0 / PERIOD_S) - 2)
     assert rig.brain.sessions, "two timeouts of a second are not over"
     rig.run(10)
@@ -200,6 +200,6 @@ def test_a_robot_with_one_request_in_flight_takes_no_chunk_that_ended_elsewhere(
     rig = Rig().connect()
     rig.brain.start(GOAL, rig.now_s)
     request = rig.ask()
-    said: list[Chunk] = [chunk(request, ended_with=request.id.sequence + 1), chunk(request, ended_with=request.id.sequence)]
+    said: list[ActionChunk] = [chunk(request, ended_with=request.id.sequence + 1), chunk(request, ended_with=request.id.sequence)]
     assert [rig.brain.reply(each, rig.now_s) for each in said] == [False, True]
     assert rig.brain.refused["wrong_context"] == 1 and np.isfinite(rig.brain.queue_depth)

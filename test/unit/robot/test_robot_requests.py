@@ -9,7 +9,7 @@ import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig
-from ros2_rfm_serving.types import Conditioning, Horizon, ObservationRequest
+from ros2_rfm_serving.types import Conditioning, HorizonRequest, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, SERVED, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, FOREVER_S, GOAL, PERIOD_S, Rig, begin, sensors, working, world
 
@@ -59,7 +59,9 @@ def steps_between(rig: Rig, *unusual_s: float, length: int = 16) -> list[int]:
     for each_s in unusual_s:
         begun = rig.brain._queue.mark
         rig.tick()
-        assert rig.brain.reply(replace(long_chunk(request, length=length), served=replace(SERVED, unusual_s=each_s)), rig.now_s)
+        assert rig.brain.reply(
+            replace(long_chunk(request, length=length), served=replace(SERVED, excess_delay_s=each_s)), rig.now_s
+        )
         while not (requests := (tick := rig.tick()).requests):
             assert tick.command is not None, "a gap in the motion"
         request = requests[0][1]
@@ -72,10 +74,10 @@ def test_an_asynchronous_robot_gives_way_by_rows_of_its_chunk_and_once() -> None
     assert found == [3, 5, 3, 3, 4, 3, 3]
 
 
-@pytest.mark.parametrize("changes", [{"horizon": Horizon(policy="confidence")}, {"replace_queue": False}])
+@pytest.mark.parametrize("changes", [{"horizon": HorizonRequest(policy="confidence")}, {"replace_queue": False}])
 def test_who_may_not_execute_more_of_a_chunk_asks_as_ever(changes: dict[str, object]) -> None:
     rig = lasting(replace(CONFIG, **changes))  # type: ignore[arg-type]
-    rig.brain.reply(replace(long_chunk(rig.ask()), served=replace(SERVED, unusual_s=1.0)), rig.now_s)
+    rig.brain.reply(replace(long_chunk(rig.ask()), served=replace(SERVED, excess_delay_s=1.0)), rig.now_s)
     assert rig.brain._links.system1 and not rig.brain._links.system1.later_s
 
 
@@ -159,7 +161,7 @@ def test_asking_again_gives_no_more_time() -> None:
 
 
 def test_a_session_is_asked_for_with_the_horizon_and_the_slo() -> None:
-    horizon = Horizon(policy="confidence", threshold=0.3, min_steps=2)
+    horizon = HorizonRequest(policy="confidence", threshold=0.3, min_steps=2)
     rig = Rig(replace(CONFIG, horizon=horizon))
     rig.brain.follow(schedule(), rig.now_s)
     ((_, opening),) = rig.tick().opens

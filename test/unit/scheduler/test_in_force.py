@@ -22,7 +22,7 @@ from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standing import PATIENT, STAYS
 from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.simulation.profiled_factories import hurried_factory
-from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
+from ros2_rfm_serving.types import NOT_ADMITTED, AdmissionRecord, Schedule
 from test.unit.scheduler.kept_plans import KeptPlans
 
 ME, FORMER = 7, 5
@@ -82,7 +82,7 @@ class Running:
 
     def says(self, robot: str, task: str) -> None:
         """A robot that another scheduler admitted."""
-        self.roster.hear(Word(robot=robot, follows=FORMER, admission=Admission(scheduler=FORMER, task=task)))
+        self.roster.hear(Word(robot=robot, follows=FORMER, admission=AdmissionRecord(scheduler=FORMER, task=task)))
 
 
 @pytest.fixture

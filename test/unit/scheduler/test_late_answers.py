@@ -56,7 +56,8 @@ def test_who_executes_first_waits_for_its_plans_too(service_s: float, cycle_s: f
 
 def test_a_floor_is_not_promised_to_robots_that_wait_for_their_plans(repository: Path) -> None:
     """Four with chunks of 99 ms beside a plan for three actions in ten. While they could not leave a crowd, answers took 150 ms,
-    and they did 3.9 actions/s in virtual time; since robots that stand anyway come later (`types/phase.py`) they do 7.6."""
+    and they did 3.9 actions/s in virtual time; since robots that stand anyway come later (`types/desynchronisation.py`) they do
+    7.6."""
     text = """
         server_cluster: {num_servers: 2, gpu_type: NVIDIA H200}
         robot_fleet: [{task: t, num_robots: 4}]

@@ -23,7 +23,7 @@ from ros2_rfm_serving.scheduler.queues import Queues
 from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.types import SYSTEM1
-from ros2_rfm_serving.types.phase import is_paced
+from ros2_rfm_serving.types.desynchronisation import is_paced
 
 PROFILE = parse_profiles(
     f"""{",".join(COLUMNS)}

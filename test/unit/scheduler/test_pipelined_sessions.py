@@ -22,7 +22,7 @@ from ros2_rfm_serving.scheduler.prediction.words import unlucky
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution
 from ros2_rfm_serving.simulation import Report, simulate
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 
 LAW = SteppedService(
     perception_base_s=0.008,
@@ -33,7 +33,14 @@ LAW = SteppedService(
     sizes=(1, 2, 4, 8, 16),
 )
 ALONE = Member(
-    1, 0.2, 0.2, overlapped=True, step_s=0.2 / 8, chunk_s=0.6, slo_s=1.0, pipelining=Pipelining(pp_perception=1, pp_generation=2)
+    1,
+    0.2,
+    0.2,
+    overlapped=True,
+    step_s=0.2 / 8,
+    chunk_s=0.6,
+    slo_s=1.0,
+    pipelining=PipelineConfig(pp_perception=1, pp_generation=2),
 )
 TWO_STAGES = "{pp_perception: 1, pp_generation: 1}"
 OLD = "{pp_perception: 2, pp_generation: 3, fetch_offset: -1}"
@@ -86,8 +93,8 @@ def test_as_many_are_in_flight_as_were_agreed_upon() -> None:
 
 
 def test_steps_of_each_frame_after_the_own() -> None:
-    assert stages_of(Pipelining(pp_perception=1, pp_generation=1), 10) == (10,)
-    assert stages_of(Pipelining(pp_perception=3, pp_generation=2), 10) == (0, 0, 5, 5)
+    assert stages_of(PipelineConfig(pp_perception=1, pp_generation=1), 10) == (10,)
+    assert stages_of(PipelineConfig(pp_perception=3, pp_generation=2), 10) == (0, 0, 5, 5)
 
 
 def test_an_slo_that_its_frames_take_up_is_no_servers_to_keep(known: tuple[Profile, Catalogue]) -> None:

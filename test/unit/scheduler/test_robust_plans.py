@@ -36,7 +36,7 @@ from ros2_rfm_serving.scheduler.solution import ServerSolution, Stream
 from ros2_rfm_serving.simulation import simulate
 from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, profiled_factory
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
-from ros2_rfm_serving.types.phase import Phase, Usual
+from ros2_rfm_serving.types.desynchronisation import LatencyBaseline, RequestPhase
 
 FAR = Network(round_trip_ms=20, jitter_ms=20)
 PAIRS = Service(batch_size=2, mean_s=0.0575, jitter=0.05)
@@ -245,11 +245,11 @@ def test_phases_that_give_way_shorten_the_tail_and_reach_the_cap() -> None:
 
 
 def test_a_phase_moves_by_what_is_unusual_and_on_average_not_at_all() -> None:
-    phase, usual, rng = Phase(), Usual(), np.random.default_rng(0)
-    moved_s = [phase.shift_s(usual.unusual_s(0.1 + 0.05 * rng.random(), 10), 0.5) for _ in range(2_000)]
+    phase, usual, rng = RequestPhase(), LatencyBaseline(), np.random.default_rng(0)
+    moved_s = [phase.phase_shift_s(usual.excess_delay_s(0.1 + 0.05 * rng.random(), 10), 0.5) for _ in range(2_000)]
     assert moved_s[0] == 0.0 and abs(np.mean(moved_s)) < 0.001
-    assert 0.4 < phase.shift_s(10.0, 0.5) <= 0.6 and 0.4 < phase.moved_s <= 0.5
-    assert Phase().shift_s(-0.3, math.inf) == pytest.approx(-0.3)
+    assert 0.4 < phase.phase_shift_s(10.0, 0.5) <= 0.6 and 0.4 < phase.total_shift_s <= 0.5
+    assert RequestPhase().phase_shift_s(-0.3, math.inf) == pytest.approx(-0.3)
 
 
 # --- robots of several tasks, networks, slow robots ---

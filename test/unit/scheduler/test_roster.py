@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.scheduler import Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.roster import LOOK_PERIOD_S, MAX_REMEMBERED
-from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Following, Route, Schedule
-from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
+from ros2_rfm_serving.types import NOT_ADMITTED, AdmissionRecord, Route, Schedule, ScheduleFollower
+from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S
 from test.unit.scheduler.test_adaptation import factory, fleet
 
 ME, FORMER = 7, 5
@@ -27,7 +27,7 @@ def roster(**admitted: str) -> Roster:
 
 
 def word(robot: str, task: str = "", by: int = 0, follows: int = ME) -> Word:
-    return Word(robot=robot, follows=follows, admission=Admission(scheduler=by, task=task))
+    return Word(robot=robot, follows=follows, admission=AdmissionRecord(scheduler=by, task=task))
 
 
 def wait(book: Roster, seconds: float) -> list[str]:
@@ -112,11 +112,11 @@ def test_who_was_released_while_this_scheduler_stood_by_does_not_come_back_with_
     """With certificates: said to another scheduler (`Attendance._on_status`)."""
     book = Roster(ME)
     book.inherit("late", "carry")
-    released = Word(robot="late", follows=FORMER, admission=Admission())
+    released = Word(robot="late", follows=FORMER, admission=AdmissionRecord())
     for _ in range(2 * standing_by_s):
         book.hear_elsewhere(released)
         book.elapse(0.5)
-    book.hear(Word(robot="late", follows=ME, admission=Admission()))
+    book.hear(Word(robot="late", follows=ME, admission=AdmissionRecord()))
     assert not book.tasks
 
 
@@ -129,7 +129,7 @@ def test_who_is_served_by_another_scheduler_keeps_what_was_inherited() -> None:
     for _ in range(200):
         book.hear_elsewhere(served)
         assert not book.elapse(LOOK_PERIOD_S)
-    book.hear(Word(robot="late", follows=ME, admission=Admission(scheduler=ME, task="carry")))
+    book.hear(Word(robot="late", follows=ME, admission=AdmissionRecord(scheduler=ME, task="carry")))
     for _ in range(119):
         book.hear_elsewhere(served)
         assert not book.elapse(LOOK_PERIOD_S)
@@ -139,8 +139,8 @@ def test_who_is_served_by_another_scheduler_keeps_what_was_inherited() -> None:
 def test_what_was_said_to_a_former_scheduler_ends_nobody_who_follows() -> None:
     book = Roster(ME)
     book.inherit("late", "carry")
-    book.hear(Word(robot="late", follows=ME, admission=Admission(scheduler=ME, task="carry")))
-    book.hear_elsewhere(Word(robot="late", follows=FORMER, admission=Admission()))  # recorded then
+    book.hear(Word(robot="late", follows=ME, admission=AdmissionRecord(scheduler=ME, task="carry")))
+    book.hear_elsewhere(Word(robot="late", follows=FORMER, admission=AdmissionRecord()))  # recorded then
     assert dict(book.tasks) == {"late": "carry"}
 
 
@@ -209,11 +209,11 @@ class Robot:
         self.boot()
 
     def boot(self) -> None:
-        self.following, self.admission = Following(), NOT_ADMITTED
+        self.following, self.admission = ScheduleFollower(), NOT_ADMITTED
 
     def hear(self, schedule: Schedule, now_s: float) -> None:
-        if self.following.hear(schedule, now_s).taken:
-            self.admission = self.admission.after(schedule, self.name)
+        if self.following.on_schedule(schedule, now_s).is_accepted:
+            self.admission = self.admission.updated_by(schedule, self.name)
 
     @property
     def word(self) -> Word:
@@ -304,7 +304,7 @@ def test_a_successor_that_is_followed_before_it_knows_anybody_still_learns_who_w
     successor.roster.hear(robot.word)
     for now_s in (16.0, 18.0, 20.0):
         robot.hear(successor.schedule(), now_s)
-    assert robot.admission == Admission(scheduler=ME, task="carry")
+    assert robot.admission == AdmissionRecord(scheduler=ME, task="carry")
     successor.roster.release("late")
     robot.hear(successor.schedule(), 22.0)
     successor.roster.hear(robot.word)

@@ -12,7 +12,7 @@ from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Roster, Seen, Word, plan, resumed
 from ros2_rfm_serving.scheduler.watch import ServerWord
 from ros2_rfm_serving.simulation.scheduler import NoBook
-from ros2_rfm_serving.types import Admission, Route, Schedule, ServerState
+from ros2_rfm_serving.types import AdmissionRecord, Route, Schedule, ServerState
 from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import PROFILE
 from test.unit.scheduler.test_adaptation import factory as fleet_factory
@@ -80,7 +80,7 @@ def test_guests_stay_and_the_roster_has_them_until_they_say_otherwise() -> None:
     in_force.settle()
     assert in_force.fleet.task_of("guest") == "carry" and roster.tasks == {"guest": "carry"} and roster.inherited == 1
     assert in_force.wanted and not in_force.wanted.needed  # a better plan would be gone over to only if it is worth it
-    roster.hear(Word(robot="guest", follows=FORMER, admission=Admission(scheduler=0, task="")))  # its scheduler released it
+    roster.hear(Word(robot="guest", follows=FORMER, admission=AdmissionRecord(scheduler=0, task="")))  # its scheduler released it
     in_force.settle()
     assert in_force.fleet.task_of("guest") is None
     assert len(roster.elapse(0.5)) == 0

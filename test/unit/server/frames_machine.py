@@ -9,12 +9,12 @@ from typing import Any
 
 from ros2_rfm_serving.engines.flow.frames import Frames, require_spread, session_of
 from ros2_rfm_serving.errors import CapacityError, ContractError, ModelError
-from ros2_rfm_serving.types import InferenceRequest, Pipelining
+from ros2_rfm_serving.types import InferenceRequest, PipelineConfig
 from test.unit.fakes import CONTRACT, session_request
 
 from .rows_machine import ROBOTS, Machine, Unreliable
 
-PIPELININGS = (None, Pipelining(), Pipelining(pp_generation=2), Pipelining(pp_perception=2))
+PIPELININGS = (None, PipelineConfig(), PipelineConfig(pp_generation=2), PipelineConfig(pp_perception=2))
 NUM_STEPS = 3
 
 
@@ -33,7 +33,7 @@ class InFrames(Unreliable):
     def num_turns(self, request: InferenceRequest) -> int:
         return request.num_steps or NUM_STEPS
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
         require_spread(num_steps or NUM_STEPS, pipelining)
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
-from ros2_rfm_serving.types import Chunk, EngineReply, InferenceRequest, RequestId
+from ros2_rfm_serving.types import ActionChunk, EngineReply, InferenceRequest, RequestId
 from test.unit.fakes import observation, session_request
 from test.unit.stepping import FakeStepping
 
@@ -138,7 +138,7 @@ class Machine:
 
     def go_on(self, robot: str) -> None:
         for reply in self.server.loop.step(self.clock):
-            assert isinstance(reply, Chunk) and reply.id not in self.answered
+            assert isinstance(reply, ActionChunk) and reply.id not in self.answered
             assert reply.id.session_epoch == self.epochs[reply.id.robot], "its session is over"
             self.answered.add(reply.id)
             self.served += 1

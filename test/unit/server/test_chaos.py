@@ -23,7 +23,7 @@ from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelErro
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, horizon
 from ros2_rfm_serving.server.horizon import HorizonPolicy
 from ros2_rfm_serving.server.tiers import LAST_REST_S, rest_s
-from ros2_rfm_serving.types import Chunk, EngineReply, Horizon, Reply, Serving, SessionRequest
+from ros2_rfm_serving.types import ActionChunk, EngineReply, HorizonRequest, Reply, SessionRequest, SessionSharing
 from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
 
 CLOCK = itertools.count(1.0).__next__
@@ -43,7 +43,7 @@ class Frail(FakeEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.contract = replace(CONTRACT, serving=Serving.EXCLUSIVE)
+        self.contract = replace(CONTRACT, serving=SessionSharing.EXCLUSIVE)
         self.goes_wrong: Callable[[list[EngineReply]], Any] | None = None
         self.reset_fails = False
         self.resets = 0
@@ -123,7 +123,7 @@ def lives(server: ModelServer, robot: Robot) -> bool:
     """The next request is answered, and nothing is left of the last one."""
     (reply,) = robot.ask()
     server.check_integrity()
-    return isinstance(reply, Chunk) and server.is_idle and server.stalled_s(math.inf) == 0.0
+    return isinstance(reply, ActionChunk) and server.is_idle and server.stalled_s(math.inf) == 0.0
 
 
 @pytest.mark.parametrize("fault", ENGINE_FAULTS)
@@ -131,7 +131,7 @@ def test_what_an_engine_raises_or_gives_costs_its_batch_and_the_next_one_is_serv
     counter, goes_wrong = ENGINE_FAULTS[fault]
     engine = Frail()
     server = ModelServer(ServerConfig(name="s1"), engine)
-    robot = Robot(server, horizon=Horizon(policy="confidence"))
+    robot = Robot(server, horizon=HorizonRequest(policy="confidence"))
     engine.goes_wrong = goes_wrong
     for lost in (1, 2, 3):
         assert robot.ask() == [] and server.refused == {counter: lost} and server.problems[counter]
@@ -174,7 +174,7 @@ class FrailDispatch(DispatchPolicy):
 
 
 class FrailHorizon(HorizonPolicy):
-    def rows(self, confidence: np.ndarray, horizon: Horizon) -> int:
+    def rows(self, confidence: np.ndarray, horizon: HorizonRequest) -> int:
         return 2
 
 
@@ -249,14 +249,14 @@ def test_a_horizon_policy_that_fails_leaves_it_to_the_robot_for_that_batch(
     added(lambda: FrailHorizon)
     engine = Frail()
     server = ModelServer(ServerConfig(name="s1"), engine)
-    robot = Robot(server, horizon=Horizon(policy="added"))
+    robot = Robot(server, horizon=HorizonRequest(policy="added"))
     with monkeypatch.context() as broken:
         broken.setattr(FrailHorizon, method, HORIZON_FAULTS[fault])
         (reply,) = robot.ask()
-    assert isinstance(reply, Chunk) and reply.execution_horizon == 0
+    assert isinstance(reply, ActionChunk) and reply.execution_horizon == 0
     assert server.refused == {"horizon_error": 1} and "added" in server.problems["horizon_error"]
     (reply,) = robot.ask()
-    assert isinstance(reply, Chunk) and reply.execution_horizon == 2
+    assert isinstance(reply, ActionChunk) and reply.execution_horizon == 2
 
 
 @pytest.mark.parametrize("load", [raising(ImportError("x")), lambda: raising(RuntimeError("x")), raising(SystemExit(2))])
@@ -266,7 +266,7 @@ def test_a_policy_that_cannot_be_made_is_said_where_it_is_asked_for(load: Any, a
         ModelServer(ServerConfig(name="s1", dispatch="added"), FakeEngine())
     server = ModelServer(ServerConfig(name="s1"), FakeEngine())
     with pytest.raises(ContractError, match="'added' cannot be made"):
-        Robot(server, horizon=Horizon(policy="added"))
+        Robot(server, horizon=HorizonRequest(policy="added"))
     assert lives(server, Robot(server))
 
 
@@ -501,7 +501,7 @@ def test_a_session_request_is_what_it_was() -> None:
     """The engine is told what its session asked for: one that is a server itself passes it on."""
     engine = FakeEngine()
     server = ModelServer(ServerConfig(name="s1"), engine)
-    asked = Horizon(policy="static", steps=3)
+    asked = HorizonRequest(policy="static", steps=3)
     assert isinstance(session_request(), SessionRequest) and Robot(server, horizon=asked).ask()
     assert engine.batches[0][0].horizon == asked
 

@@ -19,8 +19,17 @@ from ros2_rfm_serving.server.horizon import Outlook, outlooks
 from ros2_rfm_serving.server.intake import readying, row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
 from ros2_rfm_serving.server.tiers import Tier
-from ros2_rfm_serving.types import Chunk, EngineReply, ExecutionReport, Horizon, InferenceRequest, OutputKind, Reply, Serving
-from ros2_rfm_serving.types.phase import Usual
+from ros2_rfm_serving.types import (
+    ActionChunk,
+    EngineReply,
+    ExecutionReport,
+    HorizonRequest,
+    InferenceRequest,
+    OutputKind,
+    Reply,
+    SessionSharing,
+)
+from ros2_rfm_serving.types.desynchronisation import LatencyBaseline
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 from test.unit.server.rows_machine import Machine
 from test.unit.stepping import FakeStepping
@@ -99,7 +108,7 @@ def test_who_waits_together_is_perceived_together_and_is_told_how_many_rows_shar
     replies = rig.step(3)
     assert rig.stepping.entered == [[1, 2, 3]] and robots(replies) == ["r1", "r2", "r3"]
     assert [reply.served.batch_size for reply in replies] == [3, 3, 3]
-    assert all(isinstance(reply, Chunk) and reply.chunk_model[0, 0] == 1.0 for reply in replies)
+    assert all(isinstance(reply, ActionChunk) and reply.chunk_model[0, 0] == 1.0 for reply in replies)
 
 
 def test_who_is_answered_together_is_told_what_it_would_have_been_one_after_the_other() -> None:
@@ -108,21 +117,21 @@ def test_who_is_answered_together_is_told_what_it_would_have_been_one_after_the_
     for robot in ("r1", "r2", "r3"):
         rig.ask(robot)
     first, second, third = (reply.served for reply in rig.step(3))
-    usual = Usual()
-    plain = [usual.unusual_s(served.queue_wait_s + served.inference_s, 3) for served in (first, second, third)]
-    told = [served.unusual_s - s for served, s in zip((first, second, third), plain, strict=True)]
+    usual = LatencyBaseline()
+    plain = [usual.excess_delay_s(served.queue_wait_s + served.inference_s, 3) for served in (first, second, third)]
+    told = [served.excess_delay_s - s for served, s in zip((first, second, third), plain, strict=True)]
     assert told == pytest.approx([-first.inference_s / 3, 0.0, third.inference_s / 3])
     alone = Rig()
     alone.ask("r1")
     (reply,) = alone.step(3)
-    assert reply.served.unusual_s == 0.0
+    assert reply.served.excess_delay_s == 0.0
 
 
 def test_rows_that_end_in_one_turn_are_answered_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """What each reply says of its confidence costs as much for one row as for a batch."""
     looked = list[int]()
 
-    def looking(horizons: Sequence[Horizon], *rest: Any) -> list[Outlook]:
+    def looking(horizons: Sequence[HorizonRequest], *rest: Any) -> list[Outlook]:
         looked.append(len(horizons))
         return outlooks(horizons, *rest)
 
@@ -189,7 +198,7 @@ def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -
         Rig(FakeEngine())
     assert told.value.key == "batching" and "fixed" in str(told.value)
     alone = FakeStepping()
-    alone.contract = replace(CONTRACT, serving=Serving.EXCLUSIVE)
+    alone.contract = replace(CONTRACT, serving=SessionSharing.EXCLUSIVE)
     with pytest.raises(ConfigurationError, match="one session"):
         Rig(alone)
     words = FakeEngine()

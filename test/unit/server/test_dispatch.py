@@ -307,7 +307,7 @@ def test_fewer_are_sent_elsewhere_the_more_are_on_their_way() -> None:
 def test_who_has_steps_of_its_own_is_served_where_these_can_be_had() -> None:
     edge, cloud = FakeEngine(), FakeEngine()
     edge.contract = replace(CONTRACT, pipelines=True, max_num_steps=8)
-    assert edge.contract.over_a_connection == cloud.contract
+    assert edge.contract.for_remote_engine == cloud.contract
     config = ServerConfig(name="s1", batch_size=1, dispatch="wait_ratio", profile_s=(1.0,))
     target = ModelServer(config, edge, Tier(engine=cloud, batch_size=4, round_trip_s=0.1, profile_s=(0.1,) * 4))
     for robot, num_steps in (("r1", 0), ("r2", 3), ("r3", 3), ("r4", 0), ("r5", 0)):

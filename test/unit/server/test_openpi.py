@@ -302,4 +302,4 @@ def test_text_models_answer_in_words() -> None:
 def test_metadata_is_the_contract(server: ModelServer, client: OpenpiClient) -> None:
     metadata = msgpack_numpy.unpackb(wire.packer().pack(client.metadata()))
     assert metadata.pop("server") == wire.OURS
-    assert wire.CONTRACT.validate_python(metadata) == server.contract.over_a_connection
+    assert wire.CONTRACT.validate_python(metadata) == server.contract.for_remote_engine

@@ -11,17 +11,17 @@ from ros2_rfm_serving.errors import BadMessageError, CapacityError, Configuratio
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import (
-    Chunk,
+    ActionChunk,
     Conditioning,
     EngineReply,
     InferenceRequest,
-    Pipelining,
+    PipelineConfig,
 )
 from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
 from test.unit.server.frames_machine import FramesMachine
 from test.unit.stepping import FakeStepping
 
-TWO, THREE = Pipelining(), Pipelining(pp_generation=2)
+TWO, THREE = PipelineConfig(), PipelineConfig(pp_generation=2)
 
 
 class Framed(FakeStepping):
@@ -34,7 +34,7 @@ class Framed(FakeStepping):
         super().__init__()
         self.seen, self.max_rows = 0, max_rows
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
         if pipelining.pp_generation > self.num_steps:
             raise ModelError(f"pp_generation is {pipelining.pp_generation}; the model has {self.num_steps} steps")
 
@@ -58,23 +58,23 @@ class Rig:
         made = ServerConfig(**{"name": "s1", "batch_size": 8, "batching": "continuous", "max_sessions": 16, **config})  # type: ignore[arg-type]
         self.server = ModelServer(made, self.engine)  # type: ignore[arg-type]
 
-    def open(self, robot: str = "r1", pipelining: Pipelining | None = THREE, **changes: object) -> int:
+    def open(self, robot: str = "r1", pipelining: PipelineConfig | None = THREE, **changes: object) -> int:
         return self.server.open_session(session_request(robot, pipelining=pipelining, **changes)).session_epoch
 
-    def frame(self, epoch: int, sequence: int, robot: str = "r1", rounds: int = 6, **changes: object) -> list[Chunk]:
+    def frame(self, epoch: int, sequence: int, robot: str = "r1", rounds: int = 6, **changes: object) -> list[ActionChunk]:
         """An observation, and all that follows from it."""
         self.server.submit(observation(epoch, sequence, robot, **changes), self.clock())  # type: ignore[arg-type]
         return self.rounds(rounds)
 
-    def rounds(self, number: int = 1) -> list[Chunk]:
-        return [reply for _ in range(number) for reply in self.server.loop.step(self.clock) if isinstance(reply, Chunk)]
+    def rounds(self, number: int = 1) -> list[ActionChunk]:
+        return [reply for _ in range(number) for reply in self.server.loop.step(self.clock) if isinstance(reply, ActionChunk)]
 
     def clock(self) -> float:
         self.now_s += 1e-3
         return self.now_s
 
 
-def told(chunks: list[Chunk]) -> list[tuple[int, int | None]]:
+def told(chunks: list[ActionChunk]) -> list[tuple[int, int | None]]:
     """(request, observation that it ended with)"""
     return [(chunk.id.sequence, chunk.ended_with) for chunk in chunks]
 
@@ -121,7 +121,7 @@ def test_no_more_enter_than_the_session_has_agreed_upon() -> None:
 def test_a_row_that_waits_for_its_frame_keeps_no_other_robot_waiting() -> None:
     rig = Rig(batch_size=5)
     rig.engine.num_steps = 3  # type: ignore[attr-defined]
-    epoch, other = rig.open(pipelining=Pipelining(pp_generation=2, pp_perception=2)), rig.open("r2", None)
+    epoch, other = rig.open(pipelining=PipelineConfig(pp_generation=2, pp_perception=2)), rig.open("r2", None)
     for sequence in (1, 2, 3):
         rig.frame(epoch, sequence)
     assert rig.server.loop.num_in_flight() == 3
@@ -160,7 +160,7 @@ def test_a_server_that_ends_does_not_wait_for_frames() -> None:
 # --- who is refused ---
 
 
-def refusal(rig: Rig, pipelining: Pipelining = THREE) -> str:
+def refusal(rig: Rig, pipelining: PipelineConfig = THREE) -> str:
     with pytest.raises(ContractError) as told:
         rig.open(pipelining=pipelining)
     assert rig.server.session_names() == []
@@ -171,7 +171,7 @@ def test_a_session_is_refused_where_model_or_server_cannot() -> None:
     whole = FakeStepping()
     assert "pipelining: the robot asks for it, this model answers one request of a robot after the other" in refusal(Rig(whole))
     assert "`batching: continuous`" in refusal(Rig(batching="fixed"))
-    assert "pp_generation is 3; the model has 2 steps" in refusal(Rig(), Pipelining(pp_generation=3))
+    assert "pp_generation is 3; the model has 2 steps" in refusal(Rig(), PipelineConfig(pp_generation=3))
     assert "pp_perception + pp_generation is 3, this server keeps 2 rows" in refusal(Rig(Framed(max_rows=3)))
 
 
@@ -187,13 +187,13 @@ def test_no_robot_takes_the_rows_of_all() -> None:
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
-        (Pipelining(pp_perception=0), "pp_perception is 0"),
-        (Pipelining(pp_generation=200), "pp_generation is 200"),
-        (Pipelining(alpha=float("nan")), "alpha is nan"),
-        (Pipelining(fetch_offset=1), "fetch_offset is 1"),
+        (PipelineConfig(pp_perception=0), "pp_perception is 0"),
+        (PipelineConfig(pp_generation=200), "pp_generation is 200"),
+        (PipelineConfig(alpha=float("nan")), "alpha is nan"),
+        (PipelineConfig(fetch_offset=1), "fetch_offset is 1"),
     ],
 )
-def test_impossible_values_are_no_difference_of_contracts(spoilt: Pipelining, said: str) -> None:
+def test_impossible_values_are_no_difference_of_contracts(spoilt: PipelineConfig, said: str) -> None:
     rig = Rig()
     with pytest.raises(BadMessageError, match=said):
         rig.open(pipelining=spoilt)
@@ -222,7 +222,7 @@ class Spoilt(Framed):
 
     fails = False
 
-    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None: ...
+    def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None: ...
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         if self.fails:
@@ -251,7 +251,7 @@ def test_after_a_failure_that_they_shared_all_are_answered_again(silent: bool) -
 
 
 @pytest.mark.parametrize("pipelining", [None, TWO])
-def test_an_engine_in_which_no_row_ever_goes_on_counts_as_hung_though_robots_ask_anew(pipelining: Pipelining | None) -> None:
+def test_an_engine_in_which_no_row_ever_goes_on_counts_as_hung_though_robots_ask_anew(pipelining: PipelineConfig | None) -> None:
     class Idle(Framed):
         def ready(self) -> Collection[int]:
             return []

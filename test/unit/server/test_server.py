@@ -13,16 +13,16 @@ from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractErro
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.figures import Figures
 from ros2_rfm_serving.types import (
-    Chunk,
+    ActionChunk,
     Conditioning,
     EncodedImage,
     EngineReply,
     Guidance,
     InferenceRequest,
+    JudgeVerdict,
     OutputKind,
-    Plan,
     PrefixSchedule,
-    Verdict,
+    SubgoalPlan,
     empty,
 )
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
@@ -50,7 +50,7 @@ def test_a_request_is_answered_with_its_own_identity() -> None:
     epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch))
     (reply,) = target.loop.step(Clock())
-    assert isinstance(reply, Chunk)
+    assert isinstance(reply, ActionChunk)
     assert (reply.id.robot, reply.id.session_epoch, reply.id.sequence, reply.stamp_ns) == ("r1", epoch, 1, 7)
     assert reply.model_hash == "hash" and reply.action_names == ("x", "y")
     assert target.loop.step(Clock()) == []
@@ -296,7 +296,7 @@ def test_what_a_session_asked_for_reaches_the_engine_with_each_of_its_rows_and_t
     for robot, (conditioning, guidance) in asked.items():
         epoch = target.open_session(session_request(robot, conditioning=conditioning, guidance=guidance)).session_epoch
         submit(target, observation(epoch, robot=robot, inference_delay_steps=2, prefix_model=rows(length=3)))
-    held = {reply.id.robot: reply.inference_delay_steps for reply in target.loop.step(Clock()) if isinstance(reply, Chunk)}
+    held = {reply.id.robot: reply.inference_delay_steps for reply in target.loop.step(Clock()) if isinstance(reply, ActionChunk)}
     assert {row.id.robot: (row.conditioning, row.guidance) for row in engine.batches[0]} == asked
     assert held == {"r1": 0, "r2": 2, "r3": 0}
 
@@ -315,7 +315,7 @@ def test_actions_stay_in_their_spaces() -> None:
     (reply,) = target.loop.step(Clock())
     ((row,),) = engine.batches
     assert (row.prefix_model[0, 0], row.prefix_robot[0, 0]) == (1.0, 2.0)
-    assert isinstance(reply, Chunk) and (reply.chunk_model[0, 0], reply.chunk_robot[0, 0]) == (10.0, 20.0)
+    assert isinstance(reply, ActionChunk) and (reply.chunk_model[0, 0], reply.chunk_robot[0, 0]) == (10.0, 20.0)
 
 
 @pytest.mark.parametrize("field", ["chunk_model", "chunk_robot"])
@@ -365,13 +365,13 @@ def asking(target: ModelServer, component: str, robot: str = "r1", **changes: ob
     submit(target, replace(request, id=replace(request.id, component=component), prefix_model=empty(0, 0)))
 
 
-@pytest.mark.parametrize(("component", "kind"), [("system2", Plan), ("safety", Verdict), ("monitor", Verdict)])
+@pytest.mark.parametrize(("component", "kind"), [("system2", SubgoalPlan), ("safety", JudgeVerdict), ("monitor", JudgeVerdict)])
 def test_system_2_is_answered_with_a_plan_and_judges_with_a_verdict(component: str, kind: type) -> None:
     target = server(Thinking())
     asking(target, component)
     (reply,) = target.loop.step(Clock())
     assert type(reply) is kind is target.reply_kind(component)
-    if isinstance(reply, Plan):
+    if isinstance(reply, SubgoalPlan):
         assert reply.subgoals == ("reach", "lift")
 
 

@@ -16,7 +16,7 @@ from ros2_rfm_serving.server import server as server_module
 from ros2_rfm_serving.server.capacity import max_sessions
 from ros2_rfm_serving.server.quota import Quota
 from ros2_rfm_serving.server.sessions import MAX_QUOTAS, SessionRules
-from ros2_rfm_serving.types import EncodedImage, Serving
+from ros2_rfm_serving.types import EncodedImage, SessionSharing
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, session_request
 
 
@@ -31,7 +31,7 @@ def submit(target: ModelServer, request: object, now_s: float = 0.0) -> None:
 
 
 class Exclusive(FakeEngine):
-    contract = replace(CONTRACT, serving=Serving.EXCLUSIVE)
+    contract = replace(CONTRACT, serving=SessionSharing.EXCLUSIVE)
 
     def __init__(self) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ def test_a_chunk_must_be_there_when_half_of_the_last_one_is_executed() -> None:
     contract = replace(CONTRACT, control_rate_hz=10.0, chunk_length=20)  # 2 s of actions
     assert max_sessions(contract, 0.1, 1, rate_hz=0.1) == 10
     assert max_sessions(contract, 0.1, 1, rate_hz=0.1, round_trip_s=0.5) == 5
-    assert max_sessions(replace(contract, serving=Serving.EXCLUSIVE), 0.1, 1) == 1
+    assert max_sessions(replace(contract, serving=SessionSharing.EXCLUSIVE), 0.1, 1) == 1
 
 
 @pytest.mark.interpreted

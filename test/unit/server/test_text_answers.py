@@ -19,14 +19,14 @@ from ros2_rfm_serving.types import (
     EncodedImage,
     EngineReply,
     InferenceRequest,
+    JudgeVerdict,
     ModelContract,
     ObservationRequest,
     OutputKind,
-    Plan,
     Reply,
     RequestId,
     SessionRequest,
-    Verdict,
+    SubgoalPlan,
     empty,
 )
 from test.unit.engines.chat_server import JPEG, Turn, engine, says, server
@@ -91,7 +91,7 @@ def test_a_refused_plan_is_counted_with_its_text_and_reaches_nobody() -> None:
     with server(lambda body, i: says(texts[i % 3])) as (url, _), engine(url, cameras=("front",)) as model:
         ask = Asking(model, max_engine_errors=1)
         replies = [ask(SYSTEM2, cameras=("front",)) for _ in range(6)]
-    assert [reply.subgoals if isinstance(reply, Plan) else None for reply in replies] == [("lift the cup",), None, None] * 2
+    assert [reply.subgoals if isinstance(reply, SubgoalPlan) else None for reply in replies] == [("lift the cup",), None, None] * 2
     assert ask.server.refused == {"plan_violation": 4} and ask.server.answers == {"plan": 2}
     assert "cut off in its thoughts" in ask.server.last_refusals["plan_violation"] and not ask.server.given_up
 
@@ -101,7 +101,7 @@ def test_a_violation_of_a_judge_is_kept_in_words() -> None:
     with server(lambda body, i: says(texts[i])) as (url, _), engine(url) as model:
         ask = Asking(model)
         verdicts = [ask(SAFETY, cameras=("front",)) for _ in texts]
-    assert [verdict.verdict for verdict in verdicts if isinstance(verdict, Verdict)] == ["safe", "", ""]
+    assert [verdict.verdict for verdict in verdicts if isinstance(verdict, JudgeVerdict)] == ["safe", "", ""]
     assert ask.server.last_refusals == {"verdict_violation": "'rather safe', it is none of safe, unsafe"}
     assert ask.server.answers == {"verdict": 3} and ask.server.refused == {"verdict_violation": 2}
 
@@ -109,7 +109,7 @@ def test_a_violation_of_a_judge_is_kept_in_words() -> None:
 def test_an_empty_plan_is_a_plan() -> None:
     with server(lambda body, i: says('{"subgoals": []}')) as (url, _), engine(url) as model:
         reply = Asking(model)(SYSTEM2, cameras=("front",))
-    assert isinstance(reply, Plan) and reply.subgoals == ()
+    assert isinstance(reply, SubgoalPlan) and reply.subgoals == ()
 
 
 @pytest.mark.parametrize("text", [f"<think>\n{THOUGHT}\n</think>\nlift", f"{THOUGHT}</think>lift", f"[THINK]{THOUGHT}[/THINK]lift"])
@@ -118,7 +118,7 @@ def test_whatever_engine_runs_the_model_its_thoughts_are_no_plan(text: str) -> N
     assert ask(SYSTEM2) is None and ask.server.refused == {"plan_violation": 1}
     ask = Asking(Writer(lambda: EngineReply(verdict=text)))
     judged = ask(MONITOR)
-    assert isinstance(judged, Verdict) and judged.verdict == "" and ask.server.refused == {"verdict_violation": 1}
+    assert isinstance(judged, JudgeVerdict) and judged.verdict == "" and ask.server.refused == {"verdict_violation": 1}
 
 
 def test_an_engine_that_raises_what_cannot_be_used_is_not_given_up() -> None:
@@ -141,7 +141,7 @@ def test_a_text_that_no_message_can_hold_reaches_nobody() -> None:
 @pytest.mark.parametrize("cameras", [(), ("front",), ("wrist",), ("wrist", "front")])
 def test_a_text_model_gets_of_the_robots_cameras_those_that_it_was_declared_with(cameras: tuple[str, ...]) -> None:
     model = Writer(lambda: EngineReply(text="lift"), cameras)
-    assert isinstance(Asking(model)(SYSTEM2, cameras=ROBOT_CAMERAS), Plan)
+    assert isinstance(Asking(model)(SYSTEM2, cameras=ROBOT_CAMERAS), SubgoalPlan)
     assert {camera for seen in model.seen for camera in seen} == set(cameras)
 
 
@@ -165,7 +165,7 @@ class ThinkingWorld(PlannedWorld):
     def _serve(self, sent: Sent) -> None:
         if sent.request.id.component == SYSTEM2:
             plan = self._ask(SYSTEM2, sent.request.instruction, ("front",))
-            if not isinstance(plan, Plan):
+            if not isinstance(plan, SubgoalPlan):
                 return
             self.plans = lambda prompt: plan.subgoals
         super()._serve(sent)

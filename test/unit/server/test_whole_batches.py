@@ -13,7 +13,7 @@ from ros2_rfm_serving.dispatch import Selection, Waiting
 from ros2_rfm_serving.dispatch.entering import joining
 from ros2_rfm_serving.dispatch.flight import MOST_ALIKE
 from ros2_rfm_serving.errors import EngineError, ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, PipelineConfig
 from test.unit.fakes import FakeEngine
 from test.unit.server.test_continuous import Laws, Rig, robots, waiting
 from test.unit.stepping import FakeStepping
@@ -72,7 +72,7 @@ def test_who_waits_runs_as_a_whole_where_one_group_pays_and_row_by_row_where_mor
 def test_pipelined_rows_and_rows_of_other_numbers_of_steps_go_on_one_by_one() -> None:
     law, plain = dear(), waiting()
     assert chosen(law, [plain, plain]).whole
-    assert not chosen(law, [plain, asking(pipelining=Pipelining())]).whole
+    assert not chosen(law, [plain, asking(pipelining=PipelineConfig())]).whole
     assert not chosen(law, [plain, asking(num_steps=2)]).whole
     assert not chosen(law, [asking(num_steps=2)]).whole, "what so many steps take is not known"
     law.flight.promised = 2

@@ -16,7 +16,7 @@ from test.unit.simulation.simulated import factory, models, schedule
 
 CALLS = {"sync": 367, "async": 655}
 """Of functions, per request: 706 and 1,320 before anybody counted them, 467 and 858 until records went unchecked at run time, 387
-and 684 until what stays frozen was made at once. Two are of decisions that servers and planners share (`types/patience.py`), and
+and 684 until what stays frozen was made at once. Two are of decisions that servers and planners share (`types/batch_wait.py`), and
 two of another mix: requests of safety come no later where servers are busy."""
 
 

@@ -15,16 +15,16 @@ from ros2_rfm_serving.types.names import CLAIM_S, LAST_STAGE, SETTLED_AFTER_S
 
 def held(process: int, since_s: float) -> NameClaim:
     claim = NameClaim(process)
-    claim.hold(since_s)
+    claim.acquire(since_s)
     return claim
 
 
 def meet(one: NameClaim, other: NameClaim, now_s: float) -> tuple[bool, bool]:
     """Who has lost, when each has heard the other."""
     stages = one.stage(now_s), other.stage(now_s)
-    one.hear(other.process, stages[1], now_s)
-    other.hear(one.process, stages[0], now_s)
-    return one.lost, other.lost
+    one.on_claim(other.process, stages[1], now_s)
+    other.on_claim(one.process, stages[0], now_s)
+    return one.is_lost, other.is_lost
 
 
 def test_whoever_holds_the_name_keeps_it_and_knows_who_wanted_it() -> None:
@@ -35,8 +35,8 @@ def test_whoever_holds_the_name_keeps_it_and_knows_who_wanted_it() -> None:
 
 def test_its_own_word_is_nobody_elses() -> None:
     one = NameClaim(5)
-    one.hear(5, ClaimStage.SETTLED, 0.0)
-    assert not one.lost and not one.intruders
+    one.on_claim(5, ClaimStage.SETTLED, 0.0)
+    assert not one.is_lost and not one.intruders
 
 
 @pytest.mark.parametrize(("later_s", "met_s"), [(19.0, 20.0), (2.0, 20.0), (2.0, 400.0)])
@@ -83,14 +83,14 @@ def test_exactly_one_is_left(starts_s: list[float], processes: list[int], delays
         now_s, _, speaker, listener, stage = heapq.heappop(events)
         if listener >= 0:
             if alive[listener]:
-                claims[listener].hear(claims[speaker].process, stage, now_s)
-                alive[listener] = not claims[listener].lost
+                claims[listener].on_claim(claims[speaker].process, stage, now_s)
+                alive[listener] = not claims[listener].is_lost
                 if alive[listener] and claims[listener].is_held and alive[speaker]:
                     tell(now_s, listener, speaker)
         elif stage == 0 or alive[speaker]:
             alive[speaker] = True
             if stage == 1:
-                claims[speaker].hold(now_s)
+                claims[speaker].acquire(now_s)
             say(now_s, speaker)
             for other in range(len(claims)):  # what those who are there have said last is latched
                 if stage == 0 and other != speaker and alive[other]:

@@ -12,10 +12,19 @@ from lab.benchmarks.simulation import counting
 from ros2_rfm_serving.dispatch import Waiting
 from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.server.tiers import Work
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, EngineReply, Guidance, Horizon, InferenceRequest, RequestId, Served
+from ros2_rfm_serving.types import (
+    NO_ROWS,
+    NO_VALUES,
+    EngineReply,
+    Guidance,
+    HorizonRequest,
+    InferenceRequest,
+    RequestId,
+    ServingStats,
+)
 
 ID = RequestId(robot="arm", component="system1", session_epoch=1, episode=2, sequence=3)
-SERVED = Served(0.1, 0.2, 3, 0, 0.5)
+SERVED = ServingStats(0.1, 0.2, 3, 0, 0.5)
 ROW = InferenceRequest(ID, "go", NO_VALUES, {}, 0, NO_ROWS)
 WAITING = Waiting(ROW, 0, 0.0, 0.0, 0.0, 0.0, History())
 
@@ -56,7 +65,7 @@ def test_what_is_sealed_takes_names_and_has_defaults() -> None:
     named = InferenceRequest(
         id=ID, instruction="go", state=NO_VALUES, images={}, inference_delay_steps=0, prefix_model=NO_ROWS, num_steps=3
     )
-    assert named.prefix_robot is NO_ROWS and (named.guidance, named.horizon) == (Guidance(), Horizon())
+    assert named.prefix_robot is NO_ROWS and (named.guidance, named.horizon) == (Guidance(), HorizonRequest())
     assert (named.num_steps, ROW.num_steps, replace(ROW, instruction="stop").instruction) == (3, 0, "stop")
     with pytest.raises(TypeError, match="missing"):
         RequestId("arm", "system1", 1, 2)  # type: ignore[call-arg]

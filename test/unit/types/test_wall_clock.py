@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ros2_rfm_serving.types.wall_clock import SHOWN_S, WallClock
+from ros2_rfm_serving.types.wall_clock import STEP_REPORT_S, WallClock
 
 
 def looked(*readings: tuple[float, float]) -> WallClock:
     """(wall, monotonic)"""
     clock = WallClock()
     for wall_s, now_s in readings:
-        clock.look(now_s - 1e-6, wall_s, now_s)
+        clock.observe(now_s - 1e-6, wall_s, now_s)
     return clock
 
 
@@ -20,7 +20,7 @@ def test_a_step_is_told_for_a_while(step_s: float) -> None:
     clock = looked((1e9, 5.0), (1e9 + 0.1, 5.1), (1e9 + 0.2 + step_s, 5.2), (1e9 + 0.3 + step_s, 5.3))
     told = clock.figures(5.3)
     assert told["clock_step_s"] == pytest.approx(step_s) and told["clock_step_age_s"] == pytest.approx(0.1)
-    assert clock.figures(5.2 + SHOWN_S + 1.0) == {}
+    assert clock.figures(5.2 + STEP_REPORT_S + 1.0) == {}
 
 
 def test_neither_slewing_nor_a_process_that_was_held_up_is_a_step() -> None:
@@ -32,6 +32,6 @@ def test_neither_slewing_nor_a_process_that_was_held_up_is_a_step() -> None:
 def test_a_process_that_was_held_up_between_the_two_readings_has_seen_no_step() -> None:
     """It reads the wall clock, waits for a core for 3 s, and reads the monotonic clock."""
     clock = looked((1e9, 0.0))
-    clock.look(1.0, 1e9 + 1.0, 4.0)
-    clock.look(4.1, 1e9 + 4.1, 4.1)
+    clock.observe(1.0, 1e9 + 1.0, 4.0)
+    clock.observe(4.1, 1e9 + 4.1, 4.1)
     assert clock.figures(4.2) == {}

@@ -15,7 +15,7 @@ from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.flow.sampling import sample
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest, PipelineConfig
 from ros2_rfm_serving.worlds import flights
 from ros2_rfm_serving.worlds.flights import Stage
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
@@ -44,9 +44,13 @@ def test_workers_answer_old_observations_at_the_same_rate() -> None:
 
 @pytest.mark.parametrize(
     "pipelining",
-    [Pipelining(pp_generation=3), Pipelining(pp_generation=2, pp_perception=2), Pipelining(pp_generation=3, fetch_offset=-1)],
+    [
+        PipelineConfig(pp_generation=3),
+        PipelineConfig(pp_generation=2, pp_perception=2),
+        PipelineConfig(pp_generation=3, fetch_offset=-1),
+    ],
 )
-def test_frames_are_those_of_the_step_loop(pipelining: Pipelining) -> None:
+def test_frames_are_those_of_the_step_loop(pipelining: PipelineConfig) -> None:
     """What each answer began and ended with, frame by frame."""
     engine = SteppingEngine(small_policy(), CONFIG)
     asked = request(1, conditioning=request(0).conditioning.NONE)
@@ -66,7 +70,7 @@ def test_frames_are_those_of_the_step_loop(pipelining: Pipelining) -> None:
 
 
 def test_a_refreshed_chunk_is_that_of_the_step_loop() -> None:
-    pipelining = Pipelining(pp_generation=3, alpha=0.5)
+    pipelining = PipelineConfig(pp_generation=3, alpha=0.5)
     model = small_policy()
     engine = SteppingEngine(model, CONFIG)
     asked = [_observed(number, pipelining) for number in range(8)]
@@ -85,7 +89,7 @@ def test_a_refreshed_chunk_is_that_of_the_step_loop() -> None:
     assert np.abs(own - stale).max() > 1e-3
 
 
-def _observed(number: int, pipelining: Pipelining) -> InferenceRequest:
+def _observed(number: int, pipelining: PipelineConfig) -> InferenceRequest:
     asked = request(1, conditioning=request(0).conditioning.NONE)
     state = np.random.default_rng(number).normal(size=asked.state.shape).astype(np.float32)
     return replace(asked, id=replace(asked.id, sequence=number), state=state, pipelining=pipelining)
@@ -122,7 +126,7 @@ def test_a_robot_whose_rows_run_out_stands_still() -> None:
 
 
 def test_stages_share_all_steps() -> None:
-    (flight,) = islice(flights.pipelined(100, Pipelining(pp_generation=5, alpha=1.0), 2.0), 1)
+    (flight,) = islice(flights.pipelined(100, PipelineConfig(pp_generation=5, alpha=1.0), 2.0), 1)
     assert [stage.num_steps for stage in flight.stages][-1] == 64
     assert sum(stage.num_steps for stage in flight.stages) == 100
     assert flight.stages[0] == Stage(flight.stages[0].num_steps, 2.0)

@@ -29,10 +29,10 @@ from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.types import (
     NO_VALUES,
     SYSTEM1,
+    ActionChunk,
     Array,
-    Chunk,
     EngineReply,
-    Horizon,
+    HorizonRequest,
     ModelContract,
     ObservationRequest,
     OutputKind,
@@ -66,7 +66,7 @@ class SlowService:
 
     def send(self, request: ObservationRequest, client: TraceRobot) -> None:
         self.asked.append((self._events.now_s, request))
-        chunk = Chunk(
+        chunk = ActionChunk(
             id=request.id,
             stamp_ns=request.stamp_ns,
             server="s",
@@ -229,7 +229,7 @@ def test_shipped_recordings_fit_their_workload(repository: Path, name: str) -> N
 # --- horizons ---
 
 
-def rows_of(horizon: Horizon, updates: Array) -> int:
+def rows_of(horizon: HorizonRequest, updates: Array) -> int:
     (outlook,) = outlooks([horizon], [EngineReply(chunk_robot=empty(len(updates[0]), 1), updates=updates)])
     return outlook.execution_horizon
 

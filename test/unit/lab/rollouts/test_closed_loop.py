@@ -12,7 +12,7 @@ from lab.rollouts.closed_loop import Trial, run_trials
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import PipelineConfig
 from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 
 SEEDS = (11,)
@@ -42,7 +42,7 @@ def test_a_robot_that_waits_stands_still_for_every_chunk(trials: dict[str, list[
 
 def test_a_pipelined_robot_gets_a_chunk_per_frame_and_reaches_its_goal(repository: Path) -> None:
     engine = load_embedded("rfm/metaworld-flow", repository / "models" / "metaworld_flow")
-    pipelining = Pipelining(pp_generation=2, alpha=1.0)
+    pipelining = PipelineConfig(pp_generation=2, alpha=1.0)
     config = replace(bench_rtc.config_of("default"), execution_horizon=2, pipelining=pipelining)
     words = TASKS["reach"].instructions[0]
     with metaworld_arm("reach") as arm:

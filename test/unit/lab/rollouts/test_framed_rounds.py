@@ -12,11 +12,11 @@ from ros2_rfm_serving.engines.answers import answers_of
 from ros2_rfm_serving.engines.base import stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Horizon, Pipelining
+from ros2_rfm_serving.types import HorizonRequest, PipelineConfig
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 from ros2_rfm_serving.worlds.rounds import Job, blind_engine, run_rounds
 
-MERGED = Pipelining(pp_generation=32, fetch_offset=-1)
+MERGED = PipelineConfig(pp_generation=32, fetch_offset=-1)
 """A token per frame: one prefill in place of all decodes."""
 
 
@@ -26,7 +26,7 @@ def arms() -> list[MetaworldArm]:
 
 
 def jobs(*seeds: int) -> list[Job]:
-    return [Job(task="reach", seed=seed, horizon=Horizon(policy="static", steps=4)) for seed in seeds]
+    return [Job(task="reach", seed=seed, horizon=HorizonRequest(policy="static", steps=4)) for seed in seeds]
 
 
 def test_arms_get_there_on_a_public_context_as_they_do_without(repository: Path, arms: list[MetaworldArm]) -> None:
@@ -40,7 +40,7 @@ def test_arms_get_there_on_a_public_context_as_they_do_without(repository: Path,
 
 def test_an_episode_does_not_depend_on_what_runs_beside_it(repository: Path, arms: list[MetaworldArm]) -> None:
     engine = stepping(blind_engine(repository / "models" / "metaworld_autoregressive"))
-    pipelining = Pipelining(pp_generation=8)
+    pipelining = PipelineConfig(pp_generation=8)
     together = {e.job.seed: e for e in run_frames(arms, engine, jobs(4, 5), pipelining, steps_per_frame=4)}
     (alone,) = run_frames(arms[:1], engine, jobs(5), pipelining, steps_per_frame=4)
     assert together[5] == alone

@@ -40,7 +40,7 @@ from ros2_rfm_serving.monitoring.dashboard.feed import BEHIND, MAX_PAGES, Feed
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.page import read_door
 from ros2_rfm_serving.security.tokens import Tokens, digest, read_tokens
-from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
+from ros2_rfm_serving.types import ActionChunk, EncodedImage, RequestId, ServingStats
 from test.unit.monitoring.dashboard.boards import board
 from test.waiting import eventually
 
@@ -360,11 +360,11 @@ def test_pictures_are_small_and_bad_ones_are_said(page: Page, client: httpx.Clie
 
 
 def test_a_closeup_shows_what_a_robot_was_sent() -> None:
-    closeup, served = Closeup(), Served(queue_wait_s=0.01, inference_s=0.02, batch_size=2, superseded=0, server_load=0.5)
+    closeup, served = Closeup(), ServingStats(queue_wait_s=0.01, inference_s=0.02, batch_size=2, superseded=0, server_load=0.5)
     for sequence in range(100):
         rows = np.array([[0.0, np.nan], [1.0, 2.0]], np.float32)
         request = RequestId(robot="arm_1", component="system1", session_epoch=1, episode=3, sequence=sequence)
-        chunk = Chunk(
+        chunk = ActionChunk(
             id=request, stamp_ns=0, server="s1", model_hash="", action_names=("x", "y"), chunk_model=rows, chunk_robot=rows,
             confidence=np.array([0.5, 1.0], np.float32), execution_horizon=1, inference_delay_steps=1, served=served, emulated=True,
         )  # fmt: skip

@@ -2,15 +2,15 @@
 
 Robots that keep a pace by the clock keep their phases: those that once meet at a server meet for ever, and their start times decide
 which robots these are. So each answer shifts the phase: an answer that took longer than the server's usual time delays the next
-request by the difference, and a quicker one advances it. The server determines the usual time over all its robots (`Usual`): a
-robot in a crowd sees no excess in a wait as long as its last. A crowd asks next in the order in which it was answered, and after a
-few cycles requests are spread as far as the server's load allows. On average over the robots nothing shifts, and caps are reached
-as before.
+request by the difference, and a quicker one advances it. The server determines the usual time over all its robots
+(`LatencyBaseline`): a robot in a crowd sees no excess in a wait as long as its last. A crowd asks next in the order in which it was
+answered, and after a few cycles requests are spread as far as the server's load allows. On average over the robots nothing shifts,
+and caps are reached as before.
 
 Requests that share an engine one solver step at a time delay one another, whichever came first: each takes longer than usual by
 about the same time, so that all would shift together and meet again for ever. Of requests that entered together, the first has even
 waited longest, and would close up with the others. The server therefore adds the wait that would result if they were served one
-after the other (`turn_in_flight`): a request that others joined is sent earlier next time, and one that joined others later.
+after the other (`in_flight_correction`): a request that others joined is sent earlier next time, and one that joined others later.
 
 A server with continuous batching may answer a crowd much quicker than its robots ask: 48 robots that ask every 4.7 s are answered
 within 0.9 s, and meet almost as before in the next cycle. Such a server therefore reports the wait at a slower server, whose
@@ -40,9 +40,9 @@ from typing import ClassVar
 from ros2_rfm_serving.types.arrays import SAFETY
 from ros2_rfm_serving.types.state import keep, kept
 
-ANSWERS_OF_EACH = 4
-"""Approximate number of answers per robot over which a server's `Usual` averages: some cycles of its robots."""
-USED_TO = 64
+BASELINE_REPLIES_PER_ROBOT = 4
+"""Approximate number of answers per robot over which a server's `LatencyBaseline` averages: some cycles of its robots."""
+ACCUSTOMED_AFTER_REPLIES = 64
 """Answers after which a robot has adapted to a wait that is longer than others'."""
 ROUNDING = 1e-3
 """Tolerance, as a share of a period."""
@@ -54,7 +54,7 @@ MOST_LATER_S = {SAFETY: 1e-12}
 """Component -> largest delay of its next request by a shift, in s, while no actions are waited for; others have no limit.
 
 Requests of safety only move earlier: the last pass lasts until the next verdict is due, and must not last longer because servers
-are busy. The value is not 0, which would mean that the robot stands anyway (`Phase.shift_s`).
+are busy. The value is not 0, which would mean that the robot stands anyway (`RequestPhase.phase_shift_s`).
 """
 LEAST_S = 1e-3
 """Shortest interval between two requests of one robot; a shorter one means that a request replaced another."""
@@ -65,15 +65,16 @@ def is_paced(period_s: float, execution_s: float) -> bool:
     return period_s > (1.0 + ROUNDING) * execution_s
 
 
-def chunk_slack_s(lasts_s: float, cycle_s: float, takes_s: float) -> float:
+def chunk_slack_s(chunk_duration_s: float, period_s: float, latency_s: float) -> float:
     """Return by how much a request may be delayed without a gap in the actions, in s, 0 or more.
 
-    A chunk lasts for `lasts_s`, the next request is sent `cycle_s` after the one before, and its answer takes `takes_s`.
+    A chunk lasts for `chunk_duration_s`, the next request is sent `period_s` after the one before, and its answer takes
+    `latency_s`.
     """
-    return max(lasts_s - cycle_s - takes_s, 0.0)
+    return max(chunk_duration_s - period_s - latency_s, 0.0)
 
 
-def turn_in_flight(num_before: int, num_after: int) -> float:
+def in_flight_correction(num_before: int, num_after: int) -> float:
     """Return how much later than on average a slot would be answered if slots in flight together were served one after the other.
 
     The result is a share of the time that the slot was in flight, -0.5 to 0.5. `num_before` counts the slots that were in flight
@@ -125,67 +126,69 @@ class Spacing:
 
 
 @dataclass(slots=True)
-class Usual:
+class LatencyBaseline:
     """Usual time of one server's answers, over all its robots."""
 
     mean_s: float = 0.0
-    num_answers: int = 0
+    num_replies: int = 0
     spacing: Spacing = field(default_factory=Spacing)
     """Spacing of their requests, where the server batches continuously."""
 
-    def unusual_s(self, latency_s: float, num_robots: int) -> float:
+    def excess_delay_s(self, latency_s: float, num_robots: int) -> float:
         """Return the excess of this answer's time from arrival to reply over the usual time, in s."""
-        most = ANSWERS_OF_EACH * num_robots
-        self.num_answers = self.num_answers + 1 if self.num_answers < most else most or 1
-        self.mean_s += (latency_s - self.mean_s) / self.num_answers
+        most = BASELINE_REPLIES_PER_ROBOT * num_robots
+        self.num_replies = self.num_replies + 1 if self.num_replies < most else most or 1
+        self.mean_s += (latency_s - self.mean_s) / self.num_replies
         return latency_s - self.mean_s
 
 
-keep(Usual, "num_answers", mean_latency_s="mean_s", request_spacing="spacing")
+keep(LatencyBaseline, "num_replies", mean_latency_s="mean_s", request_spacing="spacing")
 
 
 @dataclass(slots=True)
-class Phase:
+class RequestPhase:
     """Phase of one robot at one server."""
 
-    used_to_s: float = 0.0
+    accustomed_delay_s: float = 0.0
     """Excess delay to which the robot has adapted."""
-    moved_s: float = 0.0
+    total_shift_s: float = 0.0
     """Total shift. For a robot that may only be delayed it is the time by which it would be ahead, which it offsets first: 0 or
     less."""
 
-    def shift_s(self, unusual_s: float, period_s: float, slack_s: float = 0.0) -> float:
+    def phase_shift_s(self, excess_delay_s: float, period_s: float, slack_s: float = 0.0) -> float:
         """Return by how much the next request shifts, in s, after an answer with the excess delay that its server reports.
 
         slack_s: largest delay without a gap in the actions at present (`chunk_slack_s`); 0: the robot stands anyway, and may be
         delayed by up to a period.
         """
-        if not math.isfinite(unusual_s):
+        if not math.isfinite(excess_delay_s):
             return 0.0
-        before_s, move_s = self.moved_s, self._move_s(unusual_s, period_s)
+        before_s, move_s = self.total_shift_s, self._adjustment_s(excess_delay_s, period_s)
         if not -period_s <= before_s <= period_s:  # the period may have been longer
-            before_s = _within(period_s, before_s)
+            before_s = _clamped(period_s, before_s)
         moved_s = before_s + (move_s if move_s <= slack_s or not slack_s else slack_s)
-        self.moved_s = moved_s if -period_s <= moved_s <= period_s else _within(period_s, moved_s)
-        return self.moved_s - before_s
+        self.total_shift_s = moved_s if -period_s <= moved_s <= period_s else _clamped(period_s, moved_s)
+        return self.total_shift_s - before_s
 
-    def later_s(self, unusual_s: float, period_s: float) -> float:
+    def delay_only_shift_s(self, excess_delay_s: float, period_s: float) -> float:
         """Return the shift of a robot that may only be delayed: 0 or more. The first of a crowd stays, and the others follow behind
         it."""
-        if not math.isfinite(unusual_s):
+        if not math.isfinite(excess_delay_s):
             return 0.0
-        moved_s = _within(period_s, min(self.moved_s, 0.0)) + self._move_s(unusual_s, period_s)
-        self.moved_s = _within(period_s, min(moved_s, 0.0))
+        moved_s = _clamped(period_s, min(self.total_shift_s, 0.0)) + self._adjustment_s(excess_delay_s, period_s)
+        self.total_shift_s = _clamped(period_s, min(moved_s, 0.0))
         return max(moved_s, 0.0)
 
-    def _move_s(self, unusual_s: float, period_s: float) -> float:
-        move_s = (unusual_s if -period_s <= unusual_s <= period_s else _within(period_s, unusual_s)) - self.used_to_s
-        self.used_to_s += move_s / USED_TO
+    def _adjustment_s(self, excess_delay_s: float, period_s: float) -> float:
+        move_s = (
+            excess_delay_s if -period_s <= excess_delay_s <= period_s else _clamped(period_s, excess_delay_s)
+        ) - self.accustomed_delay_s
+        self.accustomed_delay_s += move_s / ACCUSTOMED_AFTER_REPLIES
         return move_s
 
 
-keep(Phase, "used_to_s", "moved_s")
+keep(RequestPhase, "accustomed_delay_s", "total_shift_s")
 
 
-def _within(most: float, value: float) -> float:
+def _clamped(most: float, value: float) -> float:
     return most if value > most else -most if value < -most else value

@@ -13,13 +13,13 @@ REPEAT_PERIOD_S = 2.0
 """Period at which a scheduler repeats the active schedule; the repetitions show that it is alive."""
 SILENT_AFTER_S = 2.5 * REPEAT_PERIOD_S
 """The active scheduler counts as gone when no schedule of it was received for this long; one repetition may be lost."""
-LIVES_AFTER_S = 0.5 * REPEAT_PERIOD_S
+ALIVE_AFTER_S = 0.5 * REPEAT_PERIOD_S
 """Minimum time between two messages of the same scheduler that shows it is alive: one message alone, old or forged, does not."""
 MAX_OTHERS = 16
 """Limit for the schedulers remembered beside the active one, however many identities are invented."""
 
 
-class Heard(enum.Enum):
+class ScheduleVerdict(enum.Enum):
     """Result of receiving a schedule. The values of refused ones are the names of their counters."""
 
     NEWER = "newer"
@@ -32,11 +32,11 @@ class Heard(enum.Enum):
     """It comes from another scheduler than the active one."""
 
     @property
-    def taken(self) -> bool:
-        return self not in (Heard.STALE, Heard.RIVAL)
+    def is_accepted(self) -> bool:
+        return self not in (ScheduleVerdict.STALE, ScheduleVerdict.RIVAL)
 
 
-class Following:
+class ScheduleFollower:
     """The active schedule of one process.
 
     Epochs are counted by each scheduler, so a newer one is only known within the same scheduler, and is followed at once.
@@ -44,14 +44,14 @@ class Following:
     that is alive takes over, or the same one with a lower epoch. A forged schedule is thereby replaced in time, whatever it claims.
     """
 
-    KEPT: ClassVar = kept("schedule", "takeovers", received_s="_heard_s", others="_others")
+    KEPT: ClassVar = kept("schedule", "takeovers", received_s="_received_s", rivals="_rivals")
 
     def __init__(self) -> None:
         self.schedule: Schedule | None = None
         """Active schedule; None: there is none yet."""
         self.takeovers = 0
-        self._heard_s = -math.inf
-        self._others: dict[int, tuple[float, float]] = {}
+        self._received_s = -math.inf
+        self._rivals: dict[int, tuple[float, float]] = {}
         """Scheduler that is not followed -> (start of its reception without a gap, time of its last message)."""
 
     @property
@@ -64,40 +64,40 @@ class Following:
         """Identity of the active scheduler; 0: there is none yet."""
         return self.schedule.scheduler if self.schedule else 0
 
-    def hear(self, schedule: Schedule, now_s: float) -> Heard:
-        """Return the result of receiving a schedule, and follow it if that is `taken`. `now_s` never decreases."""
-        heard = self._judge(schedule, now_s)
-        if heard.taken:
-            self.takeovers += heard is Heard.TAKEOVER
-            self._others.pop(schedule.scheduler, None)
-            self.schedule, self._heard_s = schedule, now_s
+    def on_schedule(self, schedule: Schedule, now_s: float) -> ScheduleVerdict:
+        """Return the result of receiving a schedule, and follow it if that is `is_accepted`. `now_s` never decreases."""
+        heard = self._classify(schedule, now_s)
+        if heard.is_accepted:
+            self.takeovers += heard is ScheduleVerdict.TAKEOVER
+            self._rivals.pop(schedule.scheduler, None)
+            self.schedule, self._received_s = schedule, now_s
         return heard
 
     def num_rivals(self, now_s: float) -> int:
         """Return the number of other schedulers that were received within `SILENT_AFTER_S`."""
         return sum(
             now_s - received_s <= SILENT_AFTER_S
-            for scheduler, (_, received_s) in self._others.items()
+            for scheduler, (_, received_s) in self._rivals.items()
             if scheduler != self.scheduler
         )
 
-    def _judge(self, schedule: Schedule, now_s: float) -> Heard:
+    def _classify(self, schedule: Schedule, now_s: float) -> ScheduleVerdict:
         if self.schedule is None:
-            return Heard.NEWER
+            return ScheduleVerdict.NEWER
         if schedule == self.schedule:
-            return Heard.REPEATED
+            return ScheduleVerdict.REPEATED
         same = schedule.scheduler == self.scheduler
         if same and schedule.epoch > self.epoch:
-            return Heard.NEWER
-        if self._lives(schedule.scheduler, now_s) and now_s - self._heard_s > SILENT_AFTER_S:
-            return Heard.TAKEOVER
-        return Heard.STALE if same else Heard.RIVAL
+            return ScheduleVerdict.NEWER
+        if self._is_alive(schedule.scheduler, now_s) and now_s - self._received_s > SILENT_AFTER_S:
+            return ScheduleVerdict.TAKEOVER
+        return ScheduleVerdict.STALE if same else ScheduleVerdict.RIVAL
 
-    def _lives(self, scheduler: int, now_s: float) -> bool:
+    def _is_alive(self, scheduler: int, now_s: float) -> bool:
         """Record a message of a scheduler, and return whether it was received for some time without a gap."""
-        since_s, received_s = self._others.get(scheduler, (now_s, now_s))
+        since_s, received_s = self._rivals.get(scheduler, (now_s, now_s))
         since_s = now_s if now_s - received_s > SILENT_AFTER_S else since_s
-        self._others[scheduler] = since_s, now_s
-        if len(self._others) > MAX_OTHERS:
-            del self._others[min(self._others, key=lambda other: self._others[other][1])]
-        return now_s - since_s >= LIVES_AFTER_S
+        self._rivals[scheduler] = since_s, now_s
+        if len(self._rivals) > MAX_OTHERS:
+            del self._rivals[min(self._rivals, key=lambda other: self._rivals[other][1])]
+        return now_s - since_s >= ALIVE_AFTER_S
