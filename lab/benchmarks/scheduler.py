@@ -52,7 +52,7 @@ def _admission_s(solved: Solved) -> float:
     It is some ten times longer where the robot fits nowhere unless others slow down: then the rates of all classes are searched
     anew.
     """
-    from ros2_rfm_serving.factory import Robot
+    from ros2_rfm_serving.factory import RobotEntry
     from ros2_rfm_serving.scheduler import fleet_of
 
     case = solved.case
@@ -61,7 +61,7 @@ def _admission_s(solved: Solved) -> float:
     for i, task in enumerate(case.factory.tasks):  # one of each, because a refusal is remembered
         started_s = time.process_time()
         with contextlib.suppress(ScheduleError):
-            fleet.admit(Robot(name=f"late_{i}", task=task, index=0))
+            fleet.admit(RobotEntry(name=f"late_{i}", task=task, index=0))
         times_s.append(time.process_time() - started_s)
     return median(times_s)
 

@@ -18,7 +18,7 @@ from ros2_rfm_serving.types import SYSTEM1, TaskOutcome
 
 if TYPE_CHECKING:
     from lab.rollouts.staged_loop import StagedTrial
-    from ros2_rfm_serving.factory import Task
+    from ros2_rfm_serving.factory import TaskEntry
     from ros2_rfm_serving.robot import RobotConfig
 
 DONE = TaskOutcome.NONE.name
@@ -66,13 +66,13 @@ def _say(trial: StagedTrial) -> None:
     console.print(f"seed {trial.seed}: {done} after {trial.steps} control steps, {trial.outcome}")
 
 
-def _parameters(task: Task) -> dict[str, Any]:
+def _parameters(task: TaskEntry) -> dict[str, Any]:
     file = shipped("config", "robots", task.robot)
     parameters: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["/**"]["ros__parameters"]
     return parameters
 
 
-def config_of(task: Task, parameters: dict[str, Any]) -> RobotConfig:
+def config_of(task: TaskEntry, parameters: dict[str, Any]) -> RobotConfig:
     """Return the robot of a task as its node would read it, with one attempt."""
     from lab.rollouts.closed_loop import ROBOT
     from ros2_rfm_serving.factory.settings import robot_settings

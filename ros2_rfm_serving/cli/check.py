@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 
 from ros2_rfm_serving.engines.registry import answers_whole
-from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.cores import cores_of, in_words
+from ros2_rfm_serving.factory import ComponentEntry, Factory, TaskEntry
+from ros2_rfm_serving.factory.cores import cores_of, cores_text
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.factory.reading_cores import shared_cores
 from ros2_rfm_serving.factory.settings import settings_of
@@ -183,7 +183,7 @@ def cores(factory: Factory) -> Iterator[str]:
     here = os.sched_getaffinity(0)
     for server, text in factory.cores.items():
         if missing := cores_of(text) - here:
-            yield f"{server} does not start here: there is no core {in_words(missing)} for it, but {in_words(here)}"
+            yield f"{server} does not start here: there is no core {cores_text(missing)} for it, but {cores_text(here)}"
 
 
 def report(inputs: Inputs, missing: Sequence[str] = ()) -> Iterator[str]:
@@ -221,11 +221,11 @@ def _task(inputs: Inputs, name: str, count: int) -> Iterator[str]:
         yield f"    {component} ({spec.model}): {_rate(component, spec, task)}, {_slo(spec, task)}{_left(inputs, name, component)}"
 
 
-def _rate(component: str, spec: Component, task: Task) -> str:
+def _rate(component: str, spec: ComponentEntry, task: TaskEntry) -> str:
     return f"{spec.freq_hz:g} Hz" if spec.freq_hz else f"{task.calls_per_action(component):g} per action"
 
 
-def _slo(spec: Component, task: Task) -> str:
+def _slo(spec: ComponentEntry, task: TaskEntry) -> str:
     return f"p{spec.percentile or task.percentile:g} within {spec.slo_ms:g} ms" if spec.slo_ms else "no SLO"
 
 

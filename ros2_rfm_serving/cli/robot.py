@@ -31,7 +31,7 @@ from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
 from ros2_rfm_serving.security.own import ENCLAVE, enclave_of_environment, member_environment
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.factory import Factory, Robot
+    from ros2_rfm_serving.factory import Factory, RobotEntry
     from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.supervisor import Supervisor
@@ -76,7 +76,7 @@ def robot(
     Exit code: 0; 1 when a process kept failing; 2 when the robot cannot join.
     """
     from ros2_rfm_serving.factory import load_factory
-    from ros2_rfm_serving.factory.newcomer import newcomer as joining
+    from ros2_rfm_serving.factory.dynamic_robot import dynamic_robot_entry as joining
 
     factory = load_factory(file)
     if host in factory.zenoh_hosts:
@@ -99,7 +99,7 @@ def robot(
         raise typer.Exit(1)
 
 
-def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
+def _run(factory: Factory, newcomer: RobotEntry, options: Options) -> list[str]:
     """Run the robot until Ctrl-C or the end of its time, and return the processes that kept failing."""
     from ros2_rfm_serving.factory.environment import discovery_environment
 
@@ -132,7 +132,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     return [process.node.name for process in supervisor.gave_up]
 
 
-def _secured(nodes: list[NodeSpec], factory: Factory, newcomer: Robot, folder: Path | None) -> list[NodeSpec]:
+def _secured(nodes: list[NodeSpec], factory: Factory, newcomer: RobotEntry, folder: Path | None) -> list[NodeSpec]:
     """Return the nodes with their own certificates; from here on, this process acts as the operator.
     Raises: `ConfigurationError`, also where the robot would have this process' certificate."""
     add = f"rfm security add {factory.file} {folder or 'DIR'} {newcomer.name} --task {newcomer.task}"
@@ -164,7 +164,7 @@ class _Stay:
 
 
 @contextmanager
-def _admitted(newcomer: Robot, namespace: str, stay: _Stay, stop: threading.Event) -> Iterator[_Stay]:
+def _admitted(newcomer: RobotEntry, namespace: str, stay: _Stay, stop: threading.Event) -> Iterator[_Stay]:
     """Admit the robot, and release it at the end; without effect on a factory that has ended before."""
     from ros2_rfm_serving.ros.fleet_client import FleetClient
 
@@ -180,7 +180,7 @@ def _admitted(newcomer: Robot, namespace: str, stay: _Stay, stop: threading.Even
         client.destroy_node()
 
 
-def _release(client: FleetClient, newcomer: Robot, stop: threading.Event) -> None:
+def _release(client: FleetClient, newcomer: RobotEntry, stop: threading.Event) -> None:
     """Release the robot. `stop`, which was set before, is cleared: Ctrl-C now ends the wait."""
     stop.clear()
     try:

@@ -93,13 +93,13 @@ def add(
     """
     now, opened = _opened(folder)
     from ros2_rfm_serving.factory import load_factory
-    from ros2_rfm_serving.factory.newcomer import newcomer
+    from ros2_rfm_serving.factory.dynamic_robot import dynamic_robot_entry
     from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.security.issuing import add as issue_to
     from ros2_rfm_serving.security.members import members_of_robot
 
     factory = load_factory(file)
-    members = members_of_robot(factory, newcomer(factory, robot, task), share() / "config")
+    members = members_of_robot(factory, dynamic_robot_entry(factory, robot, task), share() / "config")
     issue_to(opened, members, now, days)
     told = f"{folder}: {', '.join(members)} added; copy their enclaves to the robot's machine, tokens/door to websocket doors"
     told += "; start the Zenoh router again with zenoh/router.json5; over DDS Security copy everybody's permissions.p7s, too"

@@ -35,7 +35,7 @@ from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.types import SYSTEM1, PipelineConfig
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.factory import Task
+    from ros2_rfm_serving.factory import TaskEntry
     from ros2_rfm_serving.operate.pipeline_tuning import MeasuredBench
 
 EPISODES = 52
@@ -96,7 +96,7 @@ def tune(
             console.print(f"{file}: {name}.execution.pipelining written" + _BATCHING_WRITTEN * adds_batching)
 
 
-def _task(inputs: Inputs, name: str) -> tuple[str, Task]:
+def _task(inputs: Inputs, name: str) -> tuple[str, TaskEntry]:
     """Return the task. Raises: `ConfigurationError`."""
     tasks, file = inputs.factory.tasks, inputs.factory.file
     if name not in tasks and (name or len(tasks) != 1):
@@ -140,7 +140,7 @@ def _lacks_batching(file: Path) -> bool:
     raise source.error((CLUSTER, "batching") if groups == [cluster] else (CLUSTER,), problem, fix)
 
 
-def _bench(inputs: Inputs, name: str, task: Task, *, episodes: int, seed: int, slower: float, gpu: str) -> MeasuredBench:
+def _bench(inputs: Inputs, name: str, task: TaskEntry, *, episodes: int, seed: int, slower: float, gpu: str) -> MeasuredBench:
     """Return the bench. Raises: `ConfigurationError`, `ModelError`."""
     try:
         from ros2_rfm_serving.engines.embedded.options import BundleOptions

@@ -16,7 +16,7 @@ from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, S
 AT_START = "at_start"
 
 
-class Steps(BaseModel):
+class StepsEntry(BaseModel):
     """Division of an action model's fixed law into perception and equal solver steps.
 
     Both laws of the model therefore agree: a batch that no request joins takes the same time.
@@ -48,7 +48,7 @@ class WaveStep(BaseModel):
     """Height of the step, in multiples of `per_row_ms`."""
 
 
-class Service(BaseModel):
+class ServiceEntry(BaseModel):
     """Service time of an emulated model. `profiles/service.py` has the laws."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,7 +61,7 @@ class Service(BaseModel):
     """Fixed: batch sizes that the model has been compiled for, rising."""
     wave: WaveStep | None = None
     """Fixed: step above which a batch takes longer than the line predicts; None: there is no step."""
-    steps: Steps | None = None
+    steps: StepsEntry | None = None
     """Fixed: parts of the law, with which the model can also batch continuously, one solver step at a time; None: it cannot."""
     per_request_ms: float | None = Field(default=None, gt=0)
     """Continuous: time added by every request in service."""
@@ -71,7 +71,7 @@ class Service(BaseModel):
     """Relative standard deviation."""
 
     @model_validator(mode="after")
-    def _keys_fit_the_batching(self) -> Service:
+    def _keys_fit_the_batching(self) -> ServiceEntry:
         fixed, continuous = {"per_row_ms", "batch_sizes", "steps", "wave"}, {"per_request_ms", "max_concurrent"}
         foreign = self.model_fields_set & (continuous if self.batching == "fixed" else fixed)
         if foreign:
@@ -118,7 +118,7 @@ class Service(BaseModel):
         )
 
 
-class Footprint(BaseModel):
+class FootprintEntry(BaseModel):
     """Requirements of a model on one type of GPU."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -126,13 +126,13 @@ class Footprint(BaseModel):
     load_s: float = Field(ge=0)
     source: str
     """Source of the figures."""
-    service: Service | None = None
+    service: ServiceEntry | None = None
     """Service time of an emulated model on this GPU; None: its latency profile has it."""
     derivation: str = ""
     """Derivation of `service` from published figures."""
 
     @model_validator(mode="after")
-    def _a_law_says_where_it_comes_from(self) -> Footprint:
+    def _a_law_says_where_it_comes_from(self) -> FootprintEntry:
         if self.service and not self.derivation.strip():
             raise ValueError("derivation is missing: say how published figures led to `service`")
         return self
@@ -161,7 +161,7 @@ class CatalogueEntry(BaseModel):
     """Chunk length of an emulated action model, in control steps."""
     size_b: float | None = Field(default=None, gt=0)
     """Billions of parameters in the model's name, by which ROSA's weighted partition shares GPUs (§4.1)."""
-    gpus: dict[str, Footprint] = {}
+    gpus: dict[str, FootprintEntry] = {}
 
 
 class GpuType(BaseModel):
@@ -174,7 +174,7 @@ class Catalogue(BaseModel):
     gpu_types: dict[str, GpuType] = {}
     models: dict[str, CatalogueEntry]
 
-    def footprint(self, model: str, gpu_type: str) -> Footprint | None:
+    def footprint(self, model: str, gpu_type: str) -> FootprintEntry | None:
         """Return the requirements of a model on a type of GPU; None: not known."""
         return self.models[model].gpus.get(gpu_type) if model in self.models else None
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ros2_rfm_serving.factory.cores import cores_of, in_words
+from ros2_rfm_serving.factory.cores import cores_of, cores_text
 from ros2_rfm_serving.factory.section import Section
 
 CONTINUOUS, WAIT = "continuous", "wait"
@@ -19,7 +19,7 @@ SLO_MARGIN = 0.0
 def _some_cores(text: str) -> str:
     if not cores_of(text):
         raise ValueError("names no core")
-    return in_words(cores_of(text))
+    return cores_text(cores_of(text))
 
 
 Cores = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value), AfterValidator(_some_cores)]
@@ -93,7 +93,7 @@ class Standby(Section):
     helps when a process ends, but not when the host is lost."""
 
 
-class Stragglers(Section):
+class StragglerConfig(Section):
     """Services that take longer than others, because of a throttled GPU, a page fault or a neighbour. Ours."""
 
     share: float = Field(gt=0, le=0.5)
@@ -117,7 +117,7 @@ class Planning(Section):
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
     """Share of every SLO that no prediction may use; it is subtracted first, before the network's part.
     docs/reference/scheduler.md explains why the default is 0."""
-    stragglers: Stragglers | None = None
+    stragglers: StragglerConfig | None = None
     """Plans keep every SLO in spite of these; None: all services scatter as they did when profiles were measured."""
     link_share: float = Field(default=0.9, ge=0.05, le=1)
     """Largest share of a host's `bandwidth_mbit_s`, each way, that a plan uses."""

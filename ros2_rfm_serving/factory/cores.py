@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-MOST_CORES = 8192
+MAX_CORES = 8192
 _PART = re.compile(r"\s*(\d{1,5})(?:\s*-\s*(\d{1,5}))?\s*", re.ASCII)
 
 
@@ -17,13 +17,13 @@ def cores_of(text: str) -> frozenset[int]:
         if found is None:
             raise ValueError(f"{part.strip()!r} is neither a core nor a range of cores")
         first, last = int(found[1]), int(found[2] or found[1])
-        if last < first or last >= MOST_CORES:
-            raise ValueError(f"{part.strip()!r} is no range of cores below {MOST_CORES}")
+        if last < first or last >= MAX_CORES:
+            raise ValueError(f"{part.strip()!r} is no range of cores below {MAX_CORES}")
         cores.update(range(first, last + 1))
     return frozenset(cores)
 
 
-def in_words(cores: Iterable[int]) -> str:
+def cores_text(cores: Iterable[int]) -> str:
     """Return the shortest text for these cores."""
     ends: list[list[int]] = []
     for core in sorted(set(cores)):

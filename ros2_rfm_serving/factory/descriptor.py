@@ -20,16 +20,16 @@ from pydantic import Field
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.cluster import AUTOMATIC, CONTINUOUS, WAIT, Planning, ServerCluster, Standby
 from ros2_rfm_serving.factory.discovery import Discovery
-from ros2_rfm_serving.factory.fleet import FleetEntry, Network
-from ros2_rfm_serving.factory.hosts import Host, Seat, Wish, seats
+from ros2_rfm_serving.factory.fleet import FleetEntry, NetworkEntry
+from ros2_rfm_serving.factory.machines import GpuAssignment, GpuRequest, Machine, assign_gpus
 from ros2_rfm_serving.factory.section import Section
-from ros2_rfm_serving.factory.task import Task
+from ros2_rfm_serving.factory.task import TaskEntry
 
 CLUSTER, FLEET, STANDBY, PLANNING, HOSTS, DISCOVERY = "server_cluster", "robot_fleet", "standby", "planning", "hosts", "discovery"
 """Sections of the file; every other one is a task."""
 
 
-class Robot(Section):
+class RobotEntry(Section):
     """One robot of the fleet."""
 
     name: str
@@ -49,17 +49,17 @@ class Factory(Section):
     """Groups of equal servers; Fig. 3 has one."""
     standby: Standby = Standby()
     planning: Planning = Planning()
-    hosts: dict[str, Host] = Field(default_factory=dict)
+    hosts: dict[str, Machine] = Field(default_factory=dict)
     """Host -> its machine; empty: everything runs on one machine."""
     discovery: Discovery = Discovery()
     robot_fleet: tuple[FleetEntry, ...]
-    tasks: dict[str, Task]
+    tasks: dict[str, TaskEntry]
 
     @property
-    def robots(self) -> list[Robot]:
+    def robots(self) -> list[RobotEntry]:
         """Robots, named `<task>_<number from 1>`, in the order of the descriptor."""
         return [
-            Robot(name=f"{entry.task}_{index + 1}", task=entry.task, index=index)
+            RobotEntry(name=f"{entry.task}_{index + 1}", task=entry.task, index=index)
             for entry in self.robot_fleet
             for index in range(entry.num_robots)
         ]
@@ -96,9 +96,9 @@ class Factory(Section):
         )
         return self.model_copy(update={"server_cluster": tuple(groups)})
 
-    def network_of(self, task: str) -> Network:
+    def network_of(self, task: str) -> NetworkEntry:
         """Return the network of a task's robots; a default for tasks whose robots only join while the factory runs."""
-        return next((entry.network for entry in self.robot_fleet if entry.task == task), Network())
+        return next((entry.network for entry in self.robot_fleet if entry.task == task), NetworkEntry())
 
     @property
     def servers(self) -> list[str]:
@@ -138,14 +138,14 @@ class Factory(Section):
         return dict(zip(self.groups, named, strict=True))
 
     @property
-    def seats(self) -> dict[str, Seat]:
+    def gpu_assignments(self) -> dict[str, GpuAssignment]:
         """Server -> the host and the GPU that it runs on, without servers that find none."""
-        return seats(self.hosts, {server: Wish(group.gpu_type, group.hosts) for server, group in self.groups.items()})
+        return assign_gpus(self.hosts, {server: GpuRequest(group.gpu_type, group.hosts) for server, group in self.groups.items()})
 
     @property
     def hosts_of_servers(self) -> dict[str, str]:
         """Server -> its host; empty where all of them have the same."""
-        hosts = {server: seat.host for server, seat in self.seats.items()} if len(self.hosts) > 1 else {}
+        hosts = {server: seat.host for server, seat in self.gpu_assignments.items()} if len(self.hosts) > 1 else {}
         return hosts if len(set(hosts.values())) > 1 else {}
 
     @property
@@ -197,7 +197,7 @@ class Factory(Section):
 
     def _trips_ms(self, request_kb: float) -> dict[str, float]:
         """Return server -> round trip to its host, with this size of a request and its answer together."""
-        seats = self.seats if self.hosts else {}
+        seats = self.gpu_assignments if self.hosts else {}
         return {server: self.hosts[seat.host].round_trip_with_ms(request_kb) for server, seat in seats.items()}
 
     def _farther(self, by_ms: Callable[[Mapping[str, float]], float]) -> Factory:
@@ -208,7 +208,7 @@ class Factory(Section):
             longer = own.model_copy(update={"round_trip_ms": max(own.round_trip_ms + by_ms(trips_ms), 0.0)})
             return entry.model_copy(update={"network": longer})
 
-        serves = bool(self.hosts and self.seats)
+        serves = bool(self.hosts and self.gpu_assignments)
         return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))}) if serves else self
 
     def on_one_machine(self) -> Factory:

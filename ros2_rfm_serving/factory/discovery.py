@@ -10,14 +10,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ros2_rfm_serving.factory.hosts import Address
+from ros2_rfm_serving.factory.machines import Address
 from ros2_rfm_serving.factory.section import Section
 
 MAX_DOMAIN = 232
 """Largest ROS domain that has DDS ports."""
 
 
-class Mode(enum.Enum):
+class DiscoveryMode(enum.Enum):
     MULTICAST = "multicast"
     """Every process announces itself to all others, where the network lets multicast through."""
     PEERS = "peers"
@@ -27,7 +27,7 @@ class Mode(enum.Enum):
 
 
 class Discovery(Section):
-    mode: Mode = Mode.MULTICAST
+    mode: DiscoveryMode = DiscoveryMode.MULTICAST
     domain: int | None = Field(default=None, ge=0, le=MAX_DOMAIN)
     """ROS domain: factories in different domains use different ports. None: ROS_DOMAIN_ID, or 0."""
     namespace: str = Field(default="", pattern=r"^/?([A-Za-z]\w*(/[A-Za-z]\w*)*)?$")

@@ -12,8 +12,8 @@ from itertools import takewhile
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.descriptor import Factory
-from ros2_rfm_serving.factory.discovery import Mode
-from ros2_rfm_serving.factory.hosts import DEVICE, Host
+from ros2_rfm_serving.factory.discovery import DiscoveryMode
+from ros2_rfm_serving.factory.machines import DEVICE, Machine
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 
@@ -25,7 +25,7 @@ NO_GPU = "-1"
 """Value of `VISIBLE` that shows no GPU; an empty value would remove the variable from a node's environment."""
 
 
-def host_named(factory: Factory, name: str) -> Host:
+def host_named(factory: Factory, name: str) -> Machine:
     """Return the host of this name. Raises: `ConfigurationError` when there is none."""
     if name not in factory.hosts:
         known = (
@@ -48,9 +48,9 @@ def discovery_environment(factory: Factory, host: str = "") -> dict[str, str]:
         host_named(factory, host)
     if host in factory.zenoh_hosts:
         return {**domain, RANGE: "LOCALHOST", PEERS: "", SERVERS: "", SUPER_CLIENT: ""}
-    if discovery.mode is Mode.MULTICAST:
+    if discovery.mode is DiscoveryMode.MULTICAST:
         return {**domain, RANGE: "SUBNET", PEERS: "", SERVERS: "", SUPER_CLIENT: ""}
-    if discovery.mode is Mode.PEERS:
+    if discovery.mode is DiscoveryMode.PEERS:
         others = [str(other.address) for name, other in factory.hosts.items() if name != host and not other.zenoh]
         others += map(str, discovery.peers)
         return {**domain, RANGE: "LOCALHOST", PEERS: ";".join(others), SERVERS: "", SUPER_CLIENT: ""}
@@ -59,7 +59,7 @@ def discovery_environment(factory: Factory, host: str = "") -> dict[str, str]:
 
 def server_hosts(factory: Factory) -> tuple[str, ...]:
     """Return the hosts that run a discovery server, in the order of their numbers."""
-    if factory.discovery.mode is not Mode.SERVER:
+    if factory.discovery.mode is not DiscoveryMode.SERVER:
         return ()
     return factory.discovery.servers or (factory.scheduler_host,)
 

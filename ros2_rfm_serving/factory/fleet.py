@@ -6,20 +6,20 @@ import math
 
 from pydantic import Field
 
-from ros2_rfm_serving.factory.hosts import MOST_NETWORK_MS, MOST_OBSERVATION_KB
+from ros2_rfm_serving.factory.machines import MAX_NETWORK_MS, MAX_OBSERVATION_KB
 from ros2_rfm_serving.factory.section import Section
 
 
-class Network(Section):
+class NetworkEntry(Section):
     """Network between a group of robots and the servers, there and back. Ours."""
 
-    round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
+    round_trip_ms: float = Field(default=0.0, ge=0, le=MAX_NETWORK_MS)
     """Shortest round trip."""
-    jitter_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
+    jitter_ms: float = Field(default=0.0, ge=0, le=MAX_NETWORK_MS)
     """Mean of the addition to it, half of which is on each way, exponentially distributed."""
-    observation_kb: float = Field(default=0.0, ge=0, le=MOST_OBSERVATION_KB)
+    observation_kb: float = Field(default=0.0, ge=0, le=MAX_OBSERVATION_KB)
     """Size of each robot's observation on the wire, which the links of hosts with a `bandwidth_mbit_s` carry. 0: not known."""
-    reply_kb: float = Field(default=0.0, ge=0, le=MOST_OBSERVATION_KB)
+    reply_kb: float = Field(default=0.0, ge=0, le=MAX_OBSERVATION_KB)
     """Size of the answer to one on the wire, the other way. 0: not known."""
 
     @property
@@ -44,5 +44,5 @@ class Network(Section):
 class FleetEntry(Section):
     task: str
     num_robots: int = Field(ge=1, le=100_000)
-    network: Network = Network()
+    network: NetworkEntry = NetworkEntry()
     """Network for which an SLO, which is from request to reply, has to leave time."""

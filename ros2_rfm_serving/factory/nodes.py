@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import Factory, Robot
+from ros2_rfm_serving.factory.descriptor import Factory, RobotEntry
 from ros2_rfm_serving.factory.robot_file import RobotFile
 from ros2_rfm_serving.factory.settings import ServerSettings, robot_settings, settings_of
-from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, METAWORLD, World
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, METAWORLD, WorldEntry
 from ros2_rfm_serving.private_files import private
 from ros2_rfm_serving.types import HorizonRequest, PipelineConfig
 
@@ -48,7 +48,7 @@ class NodeSpec:
     host: str = ""
     """Host of the descriptor on which it runs; empty: there are none."""
     device: str = ""
-    """GPU of a model server (see `factory.hosts`); empty: any."""
+    """GPU of a model server (see `factory.machines`); empty: any."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables of its process, in addition to those that it inherits."""
 
@@ -92,7 +92,7 @@ def node_list(
 
 def _server_nodes(factory: Factory, common: dict[str, Any]) -> list[NodeSpec]:
     origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
-    seats = factory.seats
+    seats = factory.gpu_assignments
     return [
         NodeSpec(
             name=server,
@@ -122,7 +122,7 @@ def zenoh_router(factory: Factory) -> str:
 
 def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
     """Return a foreman for all robots on DDS, beside the scheduler, and one for each host whose robots are on Zenoh."""
-    robots: dict[str, list[Robot]] = {}
+    robots: dict[str, list[RobotEntry]] = {}
     for robot in factory.robots:
         host = factory.host_of(robot.task)
         robots.setdefault(host if host in factory.zenoh_hosts else factory.scheduler_host, []).append(robot)
@@ -131,21 +131,21 @@ def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
             name=f"foreman_{host}" if host in factory.zenoh_hosts else "foreman",
             executable="foreman_node",
             namespace="rfm",
-            parameters={**_robots_of_foreman(factory, theirs), **parameters},
+            parameters={**_robots_of_task_loop(factory, theirs), **parameters},
             host=host,
         )
         for host, theirs in robots.items()
     ]
 
 
-def _robots_of_foreman(factory: Factory, robots: Sequence[Robot]) -> dict[str, Any]:
+def _robots_of_task_loop(factory: Factory, robots: Sequence[RobotEntry]) -> dict[str, Any]:
     """Return the parameters of a foreman that name its robots. It waits for the resets that the simulated ones offer."""
     simulated = [robot.name for robot in robots if factory.tasks[robot.task].world is not None]
     return {"robots": [robot.name for robot in robots], **({"wait_for_reset": simulated} if simulated else {})}
 
 
 def robot_nodes(
-    factory: Factory, robot: Robot, config_folder: Path, *, fleet_namespace: str = "", work: dict[str, Any] | None = None
+    factory: Factory, robot: RobotEntry, config_folder: Path, *, fleet_namespace: str = "", work: dict[str, Any] | None = None
 ) -> list[NodeSpec]:
     """Return the nodes of one robot that joins a running factory, in the order of starting. `work`: as in `node_list`.
 
@@ -154,13 +154,13 @@ def robot_nodes(
     common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
     nodes = _robot_nodes(factory, robot, config_folder, common)
     if work is not None:
-        parameters = {**_robots_of_foreman(factory, [robot]), **work, **common}
+        parameters = {**_robots_of_task_loop(factory, [robot]), **work, **common}
         name = f"{robot.name}_foreman"
         nodes.append(NodeSpec(name=name, executable="foreman_node", namespace=robot.name, parameters=parameters))
     return nodes
 
 
-def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
+def _robot_nodes(factory: Factory, robot: RobotEntry, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
     task, host = factory.tasks[robot.task], factory.host_of(robot.task)
     origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
     across = {"zenoh_router": zenoh_router(factory)} if host in factory.zenoh_hosts else {}
@@ -192,7 +192,7 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
     return nodes
 
 
-def _world_node(world: World, robot: Robot, image_size_px: int, host: str, common: dict[str, Any]) -> NodeSpec:
+def _world_node(world: WorldEntry, robot: RobotEntry, image_size_px: int, host: str, common: dict[str, Any]) -> NodeSpec:
     parameters = {
         "robot": robot.name,
         "task": world.task,
@@ -237,7 +237,7 @@ def _server_parameters(settings: ServerSettings) -> dict[str, Any]:
     return parameters | tier
 
 
-def robot_node_name(robot: Robot, fleet_namespace: str = "") -> str:
+def robot_node_name(robot: RobotEntry, fleet_namespace: str = "") -> str:
     """Return the fully qualified name of a robot's node."""
     return "/" + "/".join(filter(None, (fleet_namespace.strip("/"), robot.name, ROBOT_NODE)))
 

@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory.cluster import CONTINUOUS, WAIT, Planning, ServerC
 from ros2_rfm_serving.factory.descriptor import CLUSTER, DISCOVERY, FLEET, HOSTS, PLANNING, STANDBY, Factory
 from ros2_rfm_serving.factory.fleet import FleetEntry
 from ros2_rfm_serving.factory.reading_cores import check_cores
-from ros2_rfm_serving.factory.reading_hosts import check_located, read_discovery, read_hosts
+from ros2_rfm_serving.factory.reading_machines import check_located, read_discovery, read_hosts
 from ros2_rfm_serving.factory.task import (
     COMPONENTS,
     LAST_RESORTS,
@@ -22,10 +22,10 @@ from ros2_rfm_serving.factory.task import (
     METAWORLD_ROBOT,
     SIMULATED_TASKS,
     SIMULATORS,
-    Component,
-    Interface,
-    Task,
-    World,
+    ComponentEntry,
+    InterfaceEntry,
+    TaskEntry,
+    WorldEntry,
 )
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
@@ -122,7 +122,7 @@ def _standby(source: YamlSource, num_servers: int) -> Standby:
     return standby
 
 
-def _fleet(source: YamlSource, tasks: dict[str, Task]) -> tuple[FleetEntry, ...]:
+def _fleet(source: YamlSource, tasks: dict[str, TaskEntry]) -> tuple[FleetEntry, ...]:
     entries = source.data[FLEET]
     if not isinstance(entries, list) or not entries:
         raise source.error((FLEET,), "must be a list of `{task, num_robots}`", "write at least one `- task: ...`")
@@ -138,7 +138,7 @@ def _fleet(source: YamlSource, tasks: dict[str, Task]) -> tuple[FleetEntry, ...]
     return fleet
 
 
-def _task(source: YamlSource, name: object, data: object) -> Task:
+def _task(source: YamlSource, name: object, data: object) -> TaskEntry:
     if not isinstance(name, str) or not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]*", name):
         fix = "letters, digits and underscores, a letter first: robots and ROS topics are named after it"
         raise source.error((str(name),), f"{name!r} cannot name a task", fix)
@@ -146,7 +146,7 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
         raise source.error(
             (name,), "is neither a known section nor a task", did_you_mean(name, SECTIONS) + "; a task has `components:`"
         )
-    task = source.validate(Task, (name,), data)
+    task = source.validate(TaskEntry, (name,), data)
     for component, spec in task.components.items():
         _check_component(source, (name, "components", component), component, spec)
     _check_systems(source, name, task)
@@ -155,7 +155,7 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
     return task
 
 
-def _check_systems(source: YamlSource, name: str, task: Task) -> None:
+def _check_systems(source: YamlSource, name: str, task: TaskEntry) -> None:
     """Check that there is an action model, and a planner exactly where its ratio is above zero."""
     if SYSTEM1 not in task.components:
         raise source.error((name, "components"), "has no `system1`", "every task needs an action model")
@@ -168,7 +168,7 @@ def _check_systems(source: YamlSource, name: str, task: Task) -> None:
         )
 
 
-def _check_last_resorts(source: YamlSource, name: str, task: Task) -> None:
+def _check_last_resorts(source: YamlSource, name: str, task: TaskEntry) -> None:
     for section, key in (("task_retry", "on_max_task_retries"), ("safety_and_slo_violation", "on_max_violation")):
         resort = getattr(getattr(task, section), key)
         if resort not in LAST_RESORTS:
@@ -176,7 +176,7 @@ def _check_last_resorts(source: YamlSource, name: str, task: Task) -> None:
             raise source.error((name, section, key), f"`{resort.value}` would go on as before", fix)
 
 
-def _check_world(source: YamlSource, name: str, task: Task) -> None:
+def _check_world(source: YamlSource, name: str, task: TaskEntry) -> None:
     """Check the world against the abilities of the simulator and its cameras."""
     if task.world is None:
         return
@@ -189,20 +189,20 @@ def _check_world(source: YamlSource, name: str, task: Task) -> None:
         raise source.error((name, "image_size_px"), f"a simulated robot does not send {list(task.image_size)}", fix)
 
 
-def _check_other_world(source: YamlSource, name: str, task: Task, world: World) -> None:
+def _check_other_world(source: YamlSource, name: str, task: TaskEntry, world: WorldEntry) -> None:
     """Check a world other than Meta-World. Its node knows its tasks, where it is installed."""
     known = [METAWORLD, *(entry.name for entry in entry_points(group=SIMULATORS))]
     if ":" not in world.simulator and world.simulator not in known:
         fix = f"{did_you_mean(world.simulator, known)}, or `package.module:function` (docs/worlds.md)"
         raise source.error((name, "world", "simulator"), f"no simulator is named {world.simulator!r}", fix)
-    if world.interface is not Interface.NATIVE:
+    if world.interface is not InterfaceEntry.NATIVE:
         raise source.error((name, "world", "interface"), "only Meta-World's arms pretend to be foreign", "leave it out")
     if task.robot == METAWORLD_ROBOT:
         fix = "write `robot:`, a file beside this one (docs/integrate.md)"
         raise source.error((name, "world"), f"{METAWORLD_ROBOT} does not describe a robot of {world.simulator!r}", fix)
 
 
-def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], tasks: Mapping[str, Task]) -> None:
+def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], tasks: Mapping[str, TaskEntry]) -> None:
     """Check that pipelining has a server for it: requests stay in flight between frames, which needs continuous batching."""
     for name, task in tasks.items():
         if task.execution.pipelining and not any(group.batching == CONTINUOUS for group in cluster):
@@ -210,7 +210,7 @@ def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], ta
             raise source.error((name, "execution", "pipelining"), "no server would take such sessions", fix)
 
 
-def _check_component(source: YamlSource, path: yaml_source.KeyPath, component: str, spec: Component) -> None:
+def _check_component(source: YamlSource, path: yaml_source.KeyPath, component: str, spec: ComponentEntry) -> None:
     """Check the rate of a component. Systems 1 and 2 are goal-coupled, safety and monitor periodic (ROSA §3.4.1); any other
     declares it."""
     periodic = spec.freq_hz is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from ros2_rfm_serving.factory.cores import cores_of, in_words
+from ros2_rfm_serving.factory.cores import cores_of, cores_text
 from ros2_rfm_serving.factory.descriptor import Factory
 from ros2_rfm_serving.factory.yaml_source import KeyPath, YamlSource
 
@@ -40,9 +40,9 @@ def check_cores(source: YamlSource, path: KeyPath, group: Any) -> None:
 def shared_cores(factory: Factory) -> Iterator[str]:
     """Yield a warning for each two servers of one machine that use the same cores: each slows the other, which plans do not
     predict."""
-    hosts = {server: seat.host for server, seat in factory.seats.items()}
+    hosts = {server: seat.host for server, seat in factory.gpu_assignments.items()}
     named = {server: cores_of(text) for server, text in factory.cores.items() if text}
     for (one, own), (other, others) in combinations(named.items(), 2):
         if hosts.get(one) == hosts.get(other) and (both := own & others):
             where = f" of {hosts[one]}" if hosts.get(one) else ""
-            yield f"{one} and {other} both keep to core {in_words(both)}{where}: each is slower there than its profile says"
+            yield f"{one} and {other} both keep to core {cores_text(both)}{where}: each is slower there than its profile says"

@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.catalogue import AT_START
 from ros2_rfm_serving.factory.cluster import Overflow, ServerCluster
 from ros2_rfm_serving.factory.descriptor import Factory
-from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, ExecutionMode, Task
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, ExecutionMode, TaskEntry
 from ros2_rfm_serving.types import SYSTEM1, Fallback, HorizonRequest, PipelineConfig, Placement
 
 ASYNC_STEPS = 8
@@ -28,7 +28,7 @@ WHOLE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobotSettings:
+class RobotSettingsEntry:
     """Settings of every robot of one task."""
 
     instruction: str
@@ -113,7 +113,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    robots: Mapping[str, RobotSettings]
+    robots: Mapping[str, RobotSettingsEntry]
     """Task -> settings."""
     servers: Mapping[str, ServerSettings]
     """Server -> settings."""
@@ -146,15 +146,15 @@ def settings_of(factory: Factory) -> Settings:
     )
 
 
-def chunk_steps(robots: Iterable[RobotSettings]) -> int:
+def chunk_steps(robots: Iterable[RobotSettingsEntry]) -> int:
     """Return the length of every chunk in virtual time."""
     most = [max(one.virtual_steps, one.mean_rows if one.horizon.policy else 0) for one in robots]
     return BRIDGED * max([ASYNC_STEPS, *most])
 
 
-def robot_settings(task: Task) -> RobotSettings:
+def robot_settings(task: TaskEntry) -> RobotSettingsEntry:
     others = {name: component for name, component in task.components.items() if name != SYSTEM1}
-    return RobotSettings(
+    return RobotSettingsEntry(
         instruction=task.components[SYSTEM1].prompt,
         prompts={name: component.prompt for name, component in others.items()},
         calls_per_action={name: ratio for name in others if (ratio := task.calls_per_action(name))},
@@ -176,7 +176,7 @@ def robot_settings(task: Task) -> RobotSettings:
     )
 
 
-def _horizon(task: Task) -> HorizonRequest:
+def _horizon(task: TaskEntry) -> HorizonRequest:
     """Return the horizon that sessions ask for. A static horizon is the robot's own."""
     asked = task.execution.horizon
     if asked.policy == "static":

@@ -54,7 +54,7 @@ class SafetyAndSloViolation(Section):
     on_max_violation: Fallback = Fallback.STOP_AND_CALL_HUMAN
 
 
-class Component(Section):
+class ComponentEntry(Section):
     model: str = Field(min_length=1)
     engine: str = ""
     """Engine that selects one of the model's entries in the catalogue, `<model>@<engine>`; empty: `<model>`. Ours."""
@@ -84,7 +84,7 @@ class ExecutionMode(enum.Enum):
     """Inference during execution: a cycle lasts the longer of the two."""
 
 
-class Horizon(Section):
+class HorizonEntry(Section):
     policy: str = "static"
     """`static`: the robot's own; otherwise the server decides by `confidence` (Kairos §3.1), `curvature`, or a policy of one's
     own."""
@@ -96,13 +96,13 @@ class Horizon(Section):
     """Mean execution time of the part of a chunk that a policy really executes; None: `pipeline.action_period_ms`."""
 
     @model_validator(mode="after")
-    def _static_has_no_mean(self) -> Horizon:
+    def _static_has_no_mean(self) -> HorizonEntry:
         if self.policy == "static" and self.mean_period_ms is not None:
             raise ValueError("mean_period_ms needs a policy: without one `pipeline.action_period_ms` of every chunk is executed")
         return self
 
 
-class Pipelining(Section):
+class PipeliningEntry(Section):
     """Execution of several requests of a robot at once, one per action period, on one public context (AURAS §4). Ours."""
 
     pp_perception: int = Field(default=1, ge=1, le=MAX_STAGES)
@@ -117,8 +117,8 @@ class Pipelining(Section):
 
 class Execution(Section):
     mode: ExecutionMode = ExecutionMode.SYNC
-    horizon: Horizon = Horizon()
-    pipelining: Pipelining | None = None
+    horizon: HorizonEntry = HorizonEntry()
+    pipelining: PipeliningEntry | None = None
     """Pipelining of the robot's requests; None: one request in flight."""
     accept_other_rate: bool = False
     """Accept a model that was demonstrated at another rate than that of its robots' steps; its motions are accordingly faster or
@@ -152,16 +152,16 @@ class ActionRateFloor(Section):
         return self
 
 
-class Interface(enum.Enum):
+class InterfaceEntry(enum.Enum):
     """Interface of a simulated robot on the graph."""
 
     NATIVE = "native"
     """Interface that the robot node expects by default: compressed images, the state as an array."""
     FOREIGN = "foreign"
-    """Interface with names, types and an order of its own, like that of another vendor's robot; `Task.robot` maps it."""
+    """Interface with names, types and an order of its own, like that of another vendor's robot; `TaskEntry.robot` maps it."""
 
 
-class World(Section):
+class WorldEntry(Section):
     """Simulated robot that `rfm up` starts for each of the task's robots. Without it, real robots are expected. Ours."""
 
     simulator: Annotated[str, Field(min_length=1)]
@@ -171,17 +171,17 @@ class World(Section):
     camera_rate_hz: float = Field(default=5.0, ge=0.01, le=200)
     seed: int = Field(default=0, ge=0, le=1_000_000_000)
     """Robot i of the task starts its episodes at seed + 10 000 i."""
-    interface: Interface = Interface.NATIVE
+    interface: InterfaceEntry = InterfaceEntry.NATIVE
 
 
 Pixels = Annotated[int, Field(ge=8, le=2048)]
 
 
-class Task(Section):
+class TaskEntry(Section):
     pipeline: Pipeline
     task_retry: TaskRetry = TaskRetry()
     safety_and_slo_violation: SafetyAndSloViolation = SafetyAndSloViolation()
-    components: dict[str, Component] = Field(min_length=1)
+    components: dict[str, ComponentEntry] = Field(min_length=1)
     value: float = Field(default=1.0, ge=1 / MOST_VALUE, le=MOST_VALUE)
     """Weight v_c of one action of this task (ROSA §3.4.1, eq. 1)."""
     min_action_rate_hz: Annotated[float, Field(gt=0)] | ActionRateFloor | None = None
@@ -189,7 +189,7 @@ class Task(Section):
     execution: Execution = Execution()
     percentile: float = Field(default=99.0, ge=50, le=99)
     """Percentile of every `slo_ms` of the task."""
-    world: World | None = None
+    world: WorldEntry | None = None
     robot: str = METAWORLD_ROBOT
     """ROS parameters of the robot node: in config/robots, or a path relative to the descriptor, which it may not contradict."""
     image_size_px: tuple[Pixels, Pixels] | None = None

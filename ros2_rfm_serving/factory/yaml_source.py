@@ -111,15 +111,15 @@ def parse(text: str, file: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
     return source
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known word that is most likely meant; empty: no word is similar."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return near[0] if near else ""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
-    near = nearest(word, known)
+    near = nearest(name, known)
     return f"did you mean `{near}`?" if near else f"known here: {', '.join(known) or 'none'}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
-from ros2_rfm_serving.factory.hosts import NO_DEVICE
+from ros2_rfm_serving.factory.machines import NO_DEVICE
 from ros2_rfm_serving.factory.nodes import NodeSpec
 
 WITHOUT_GPU = frozenset({"emulated", "wave", "openai", "remote"})

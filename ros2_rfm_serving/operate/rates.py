@@ -9,7 +9,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
 from ros2_rfm_serving.factory.nodes import params_file
 from ros2_rfm_serving.factory.robot_file import RobotFile
-from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Task
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, TaskEntry
 from ros2_rfm_serving.operate.known_contracts import known_contract, read_json
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
@@ -66,7 +66,7 @@ def _interpolates(own: RobotFile) -> bool:
     return "delta" not in kinds
 
 
-def _control_rate_hz(task: Task, own: RobotFile) -> float:
+def _control_rate_hz(task: TaskEntry, own: RobotFile) -> float:
     return task.world.control_rate_hz if task.world else own.number("control_rate_hz", CONTROL_RATE_HZ)
 
 

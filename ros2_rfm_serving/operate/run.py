@@ -268,11 +268,11 @@ def _dashboard(board: Board, observer: ObserverNode, options: Options) -> Iterat
 
 def _refuse_another_descriptor(observer: ObserverNode, board: Board, factory: Factory) -> None:
     """Refuse to join a running scheduler of another descriptor; `/diagnostics` shows one that starts later."""
-    from ros2_rfm_serving.factory.origin import foreign
+    from ros2_rfm_serving.factory.descriptor_mismatch import descriptor_mismatch
 
     if _within(LOOK_AROUND_S, observer.factory_is_running):  # the machines may be started in any order
         _within(LOOK_FOR_OTHERS_S, lambda: bool(board.descriptor))
-    if problem := foreign(factory.fingerprint, board.descriptor):
+    if problem := descriptor_mismatch(factory.fingerprint, board.descriptor):
         raise ConfigurationError(problem, file=factory.file, fix="or stop that factory first")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.task import Interface
+from ros2_rfm_serving.factory.task import InterfaceEntry
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, choice
 from ros2_rfm_serving.ros.node.runtime import run_node
 from ros2_rfm_serving.ros.simulated_robot_node import OF_ALL, SimulatedNode
@@ -27,7 +27,7 @@ IN_THE_WAY = (NOTHING, *KINDS)
 SPECS = {
     "task": Spec("reach", "Meta-World task", choices=tuple(ALL_TASKS)),
     **OF_ALL,
-    "interface": choice(Interface.NATIVE, "native, or foreign: as if it were somebody else's robot"),
+    "interface": choice(InterfaceEntry.NATIVE, "native, or foreign: as if it were somebody else's robot"),
     "obstacle": Spec(NOTHING, "In the cameras' way", choices=IN_THE_WAY, when=When.ANY),
     "lose_workpiece": Spec(
         False, "It comes to lie out of reach when an episode begins: nobody can finish, and somebody has to notice", when=When.ANY

@@ -6,7 +6,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from rfm_serving import msg
 
-from ros2_rfm_serving.factory.origin import foreign
+from ros2_rfm_serving.factory.descriptor_mismatch import descriptor_mismatch
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 
 SAID_EVERY_S = 60.0
@@ -50,4 +50,4 @@ class Origin:
 
     @property
     def _problem(self) -> str:
-        return foreign(self._own, self._followed)
+        return descriptor_mismatch(self._own, self._followed)

@@ -11,7 +11,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.ros.attendance import LEAF as ROBOT_LEAF
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
@@ -220,7 +220,7 @@ class Watching:
             self._astray_s[robot] = server, now_s
 
 
-def _late(some: Stragglers) -> str:
+def _late(some: StragglerConfig) -> str:
     return f"{100 * some.share:.2g} % x {some.factor:g}"
 
 

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.factory import RobotEntry
 from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import LOOKS, Admission
@@ -43,7 +43,7 @@ class Fleet:
     does not grow with the unchanged part, beyond copying references.
     """
 
-    def __init__(self, problem: Problem, curves: Curves, schedule: Schedule, robots: Sequence[Robot]) -> None:
+    def __init__(self, problem: Problem, curves: Curves, schedule: Schedule, robots: Sequence[RobotEntry]) -> None:
         """problem: of the factory with any number of robots; only the demands of one robot per task are used."""
         self.schedule, self.robots = schedule, tuple(robots)
         self._problem, self._curves = problem, curves
@@ -108,11 +108,11 @@ class Fleet:
             self._pledged = self.schedule, pledge_of(Traffic(self._problem.links, asked, standby_of, gpus))
         return self._pledged[1]
 
-    def admit(self, robot: Robot, *, adjusting: bool = True, looks: int = LOOKS) -> Fleet:
+    def admit(self, robot: RobotEntry, *, adjusting: bool = True, looks: int = LOOKS) -> Fleet:
         """Return the fleet with another robot on the servers as they are; no robot moves. Raises: `ScheduleError`, as `room`."""
         return self.taking(robot, self.room(robot, adjusting=adjusting, looks=looks))
 
-    def room(self, robot: Robot, *, adjusting: bool = True, looks: int = LOOKS) -> Room:
+    def room(self, robot: RobotEntry, *, adjusting: bool = True, looks: int = LOOKS) -> Room:
         """Return a feasible assignment for another robot.
 
         No other route changes where the robot fits beside the others. Where it does not, and if `adjusting`, the rates and
@@ -141,7 +141,7 @@ class Fleet:
     def note_no_room(self, task: str, why: str, *, adjusting: bool, looks: int) -> None:
         self._no_room[task, adjusting, looks] = why
 
-    def taking(self, robot: Robot, room: Room) -> Fleet:
+    def taking(self, robot: RobotEntry, room: Room) -> Fleet:
         """Return the fleet with the robot, by an assignment that was found for this very fleet."""
         changed = self._with(robot, room)
         changed.looks = {**{name: given for name, given in self.looks.items() if name in self._task_of}, robot.name: room.looks}
@@ -186,7 +186,7 @@ class Fleet:
         """Return server -> its standby, also for servers without robots."""
         return {name: host.standby for name, host in self._hosts.items() if host.standby}
 
-    def under(self, schedule: Schedule, robots: Sequence[Robot], standbys: Mapping[str, str]) -> Fleet:
+    def under(self, schedule: Schedule, robots: Sequence[RobotEntry], standbys: Mapping[str, str]) -> Fleet:
         """Return the fleet of the same factory under another schedule, as it is rebuilt from records."""
         changed = Fleet(self._problem.shared_by(robot.task for robot in robots), self._curves, schedule, robots)
         for server, standby in standbys.items():
@@ -206,9 +206,9 @@ class Fleet:
         changed._no_room = {}
         return changed
 
-    def newcomer(self, name: str, task: str) -> Robot:
+    def newcomer(self, name: str, task: str) -> RobotEntry:
         """Return a robot with the index that it would have if it were admitted."""
-        return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
+        return RobotEntry(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
 
     @property
     def beyond_hz(self) -> dict[str, float]:
@@ -258,7 +258,7 @@ class Fleet:
         seats = {index: host.placement.server for index, host in hosts.items()}
         return Room(seats=seats, cap_hz=cap_hz, rate_hz=rate_hz, looks=looks, strained=frozenset(seats.values()))
 
-    def _room_made(self, robot: Robot, task: TaskClass, adjusting: bool, looks: int) -> Room:
+    def _room_made(self, robot: RobotEntry, task: TaskClass, adjusting: bool, looks: int) -> Room:
         """Return an assignment that changes the rates and batch sizes of others. Raises: `ScheduleError`."""
         if not adjusting:
             raise ScheduleError("and nobody makes room before the next plan")
@@ -276,7 +276,7 @@ class Fleet:
             return slower
         return slower if slower and self._worth(slower) > self._worth(by_curves) else by_curves
 
-    def _slower_room(self, robot: Robot, task: TaskClass, looks: int) -> Room | None:
+    def _slower_room(self, robot: RobotEntry, task: TaskClass, looks: int) -> Room | None:
         """Return an assignment where batches advance step by step and each server carries less than now, by the smallest reduction
         with which the queue of its robots keeps every SLO. Their curve was measured with other robots and is too high or too low.
         """
@@ -295,7 +295,7 @@ class Fleet:
 
     def _adjusted_room(
         self,
-        robot: Robot,
+        robot: RobotEntry,
         task: TaskClass,
         looks: int,
         beyond_hz: Mapping[str, float],
@@ -319,7 +319,7 @@ class Fleet:
         strained = quicker(self.schedule.routes, changed.schedule.routes) | set(found.seats.values())
         return replace(room, strained=changed._looked_at(strained, looks))
 
-    def _with(self, robot: Robot, room: Room) -> Fleet:
+    def _with(self, robot: RobotEntry, room: Room) -> Fleet:
         """Return the fleet with the robot at its assignment."""
         task = self._classes[robot.task]
         hosts = {d.index: self._hosts[room.seats[d.index]] for d in task.demands}
@@ -378,7 +378,7 @@ class Fleet:
         for route in routes:
             self._hosts[route.server].add(route, self._demands[self._task_of[route.robot], route.component])
 
-    def _copy(self, robots: tuple[Robot, ...], task_of: dict[str, str]) -> Fleet:
+    def _copy(self, robots: tuple[RobotEntry, ...], task_of: dict[str, str]) -> Fleet:
         """Copy the fleet with a server table of its own; the servers are shared until `_host` copies one to change it."""
         other = copy(self)
         other.robots, other._task_of, other._hosts, other._no_room = robots, task_of, dict(self._hosts), {}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.enquiry import Rooms, rooms
@@ -21,13 +21,13 @@ from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.trial import Trial
 from ros2_rfm_serving.types import Schedule
 
-Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
+Refit = Callable[[Factory, Schedule, Sequence[RobotEntry], Seen], Fleet]
 """Function that returns the fleet of the robots that a schedule serves, for the factory as it is observed."""
 
 
 def start_fleet(
     factory: Factory,
-    robots: Sequence[Robot],
+    robots: Sequence[RobotEntry],
     profile: Profile,
     catalogue: Catalogue | None,
     *,
@@ -132,7 +132,7 @@ def _served(
 def fleet_of(
     factory: Factory,
     solution: Solution,
-    robots: Sequence[Robot],
+    robots: Sequence[RobotEntry],
     profile: Profile,
     catalogue: Catalogue | None,
     *,
@@ -148,7 +148,7 @@ def fleet_of(
 def rebuilt(
     factory: Factory,
     schedule: Schedule,
-    robots: Sequence[Robot],
+    robots: Sequence[RobotEntry],
     profile: Profile,
     catalogue: Catalogue | None,
     seen: Seen = AS_DECLARED,
@@ -168,7 +168,7 @@ def rebuilt(
 def refit_by(profile: Profile, catalogue: Catalogue | None) -> Refit:
     """Return a function that fits schedules to the observations since they were planned."""
 
-    def refit(factory: Factory, schedule: Schedule, robots: Sequence[Robot], seen: Seen) -> Fleet:
+    def refit(factory: Factory, schedule: Schedule, robots: Sequence[RobotEntry], seen: Seen) -> Fleet:
         served = {route.robot for route in schedule.routes}
         return rebuilt(factory, schedule, [robot for robot in robots if robot.name in served], profile, catalogue, seen)
 

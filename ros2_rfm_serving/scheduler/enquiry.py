@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.factory import RobotEntry
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.room import Room
@@ -27,7 +27,7 @@ class Enquiry(NamedTuple):
     """Admission query: which of these robots fit, in this order."""
 
     fleet: Fleet
-    robots: tuple[Robot, ...]
+    robots: tuple[RobotEntry, ...]
 
     @property
     def may_have_room(self) -> bool:
@@ -42,10 +42,10 @@ class Enquiry(NamedTuple):
 class Rooms(NamedTuple):
     """Answer to an admission query: assignments, each valid in the fleet with those before it."""
 
-    found: tuple[tuple[Robot, Room], ...]
+    found: tuple[tuple[RobotEntry, Room], ...]
 
 
-def at_once(fleet: Fleet, robots: Sequence[Robot]) -> tuple[Fleet, dict[str, str]]:
+def at_once(fleet: Fleet, robots: Sequence[RobotEntry]) -> tuple[Fleet, dict[str, str]]:
     """Return the fleet with the robots that fit by little work, and robot -> reason for the others."""
     refused, looks = dict[str, str](), 0.0
     for robot in robots:
@@ -65,7 +65,7 @@ def rooms(enquiry: Enquiry) -> Rooms:
     """Return assignments for at least one robot; several get one evaluation each. Raises: `ScheduleError` if none fits."""
     fleet, robots = enquiry
     adjusting, looks = len(robots) == 1 or len(fleet.hosts) <= FEW_SERVERS, LOOKS if len(robots) == 1 else 1
-    found: list[tuple[Robot, Room]] = []
+    found: list[tuple[RobotEntry, Room]] = []
     refused: ScheduleError | None = None
     for robot in robots[:ASKED]:
         try:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.slo import Slo
@@ -58,7 +58,7 @@ def _with(curves: Curves) -> str:
     return f" where {some.share:.3g} of all services take {some.factor:g} times as long" if some else ""
 
 
-def _most(curves: Curves) -> Stragglers | None:
+def _most(curves: Curves) -> StragglerConfig | None:
     return max(curves.stragglers.values(), key=lambda some: some.pace, default=None)
 
 

@@ -91,7 +91,7 @@ def links_of(factory: Factory) -> Links | None:
     if not takes or not sizes:
         return None
     homes = {task: name for name, host in factory.hosts.items() for task in host.robots}
-    hosts = {server: seat.host for server, seat in factory.seats.items()}
+    hosts = {server: seat.host for server, seat in factory.gpu_assignments.items()}
     return Links(takes_mbit_s=takes, sizes_mbit=sizes, homes=homes, hosts=hosts, share=share)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.answering import Refit
@@ -41,7 +41,7 @@ def seeing(
     lost: Collection[str],
     back: Collection[str],
     refit: Refit,
-    waiting: Sequence[Robot] = (),
+    waiting: Sequence[RobotEntry] = (),
     *,
     as_before: bool | None = None,
 ) -> tuple[Fleet, dict[str, str]]:
@@ -79,7 +79,7 @@ def adapted(
     rebuild: Rebuild,
     *,
     peers: bool,
-    waiting: Sequence[Robot] = (),
+    waiting: Sequence[RobotEntry] = (),
     as_before: bool | None = None,
 ) -> tuple[Fleet, dict[str, str]]:
     """Return the fleet after losses and returns, and robot -> reason for unserved robots. An unaffected schedule stays."""
@@ -96,7 +96,13 @@ def adapted(
 
 
 def _with_those_back(
-    fleet: Fleet, epoch: int, back: Collection[str], rebuild: Rebuild, peers: bool, robots: Sequence[Robot], as_before: bool | None
+    fleet: Fleet,
+    epoch: int,
+    back: Collection[str],
+    rebuild: Rebuild,
+    peers: bool,
+    robots: Sequence[RobotEntry],
+    as_before: bool | None,
 ) -> Fleet:
     """Return the fleet with the servers that returned. robots: those that are to be served."""
     had = {gpu_of(p) for p in fleet.intact.schedule.placements} & set(back) if fleet.intact else set()
@@ -115,7 +121,7 @@ def _with_those_back(
     return again
 
 
-def _restored(fleet: Fleet, epoch: int, robots: Sequence[Robot], rebuild: Rebuild, peers: bool) -> Fleet | None:
+def _restored(fleet: Fleet, epoch: int, robots: Sequence[RobotEntry], rebuild: Rebuild, peers: bool) -> Fleet | None:
     """Return the fleet as if only the present losses had happened; later robots stay. None: a served robot would not be served."""
     assert fleet.intact
     was, lost = fleet.intact.schedule, fleet.problem.seen.lost

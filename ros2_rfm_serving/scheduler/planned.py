@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.enquiry import Enquiry
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
@@ -17,7 +17,7 @@ class PlanOrder:
     """Planning job as plain data, which another process may execute. Orders are compared by identity."""
 
     factory: Factory
-    robots: tuple[Robot, ...]
+    robots: tuple[RobotEntry, ...]
     policy: str
     previous: Schedule | None = None
     """Schedule that the plan may replace; None: it is the first plan."""

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.cluster import Stragglers
-from ros2_rfm_serving.factory.fleet import Network
-from ros2_rfm_serving.factory.settings import RobotSettings, chunk_steps, robot_settings
+from ros2_rfm_serving.factory.cluster import StragglerConfig
+from ros2_rfm_serving.factory.fleet import NetworkEntry
+from ros2_rfm_serving.factory.settings import RobotSettingsEntry, chunk_steps, robot_settings
 from ros2_rfm_serving.factory.task import ExecutionMode
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler import utility
@@ -92,7 +92,7 @@ class TaskClass:
     """Mean round trip of the network where execution overlaps it; it is part of every wait."""
     class_floor_hz: float = 0.0
     """Declared floor of all its robots together: the fewer they are, the higher is `floor_hz`."""
-    network: Network = field(default_factory=Network)
+    network: NetworkEntry = field(default_factory=NetworkEntry)
     """Network whose mean is in `cycle_s` or `round_trip_s`."""
     least_cycle_s: float = 0.0
     """`cycle_s` at the nearest host where it assumes a farther one; 0: the same."""
@@ -179,7 +179,7 @@ class Problem:
     """(model, GPU type) -> duration of its solver steps, where it is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
     """GPU type -> dispatch policy of its servers (`dispatch/`)."""
-    stragglers: Mapping[str, Stragglers] = field(default_factory=dict)
+    stragglers: Mapping[str, StragglerConfig] = field(default_factory=dict)
     """GPU type -> services that take longer than others, beside those that were measured."""
     seen: Seen = AS_DECLARED
     declared: Mapping[str, str] = field(default_factory=dict)
@@ -338,7 +338,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
     )
 
 
-def _trusted(settings: RobotSettings, step_s: float, executes_s: float) -> Trusted:
+def _trusted(settings: RobotSettingsEntry, step_s: float, executes_s: float) -> Trusted:
     """Return the distribution of executed steps. executes_s: observed mean execution time of a chunk."""
     rows = max(1, round(executes_s / step_s))
     return Trusted(mean_rows=rows, least_rows=settings.horizon.min_steps, declared_s=settings.action_period_s)

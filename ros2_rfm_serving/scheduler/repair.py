@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.factory import RobotEntry
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
 from ros2_rfm_serving.scheduler.enquiry import at_once
@@ -49,7 +49,7 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
 
 
 def reinforced(
-    fleet: Fleet, epoch: int, servers: Iterable[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[Robot] = ()
+    fleet: Fleet, epoch: int, servers: Iterable[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[RobotEntry] = ()
 ) -> Fleet:
     """Return the fleet with more servers: they serve waiting robots where that keeps every promise, or become standbys. The fleet
     is the same where they are of no use."""
@@ -186,7 +186,7 @@ def _may_cover(other: Host, host: Host, fleet: Fleet) -> bool:
     return fleet.pledge is None or fleet.pledge.carries(host.placement.server, other.placement.server)
 
 
-def _serving(fleet: Fleet, server: str, waiting: Sequence[Robot], rebuild: Rebuild) -> Fleet | None:
+def _serving(fleet: Fleet, server: str, waiting: Sequence[RobotEntry], rebuild: Rebuild) -> Fleet | None:
     """Return the fleet with this server and some waiting robots, as far as that is little work. None: it serves none of them."""
     for placement in _as_normal(fleet, server) if waiting else ():
         wider = rebuild(replace(fleet.schedule, placements=(*fleet.schedule.placements, placement)))

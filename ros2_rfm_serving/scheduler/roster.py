@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.enquiry import ASKED, at_once
 from ros2_rfm_serving.types import AdmissionRecord
@@ -128,7 +128,7 @@ class Roster:
         self.ended += len(ended)
         return ended
 
-    def limit_to(self, factory: Factory, present: Sequence[Robot]) -> None:
+    def limit_to(self, factory: Factory, present: Sequence[RobotEntry]) -> None:
         """Apply another descriptor: robots that it declares need no lease, those that it no longer declares get one, and those of
         tasks that it lacks are released, also silent ones."""
         declared = {robot.name for robot in factory.robots}
@@ -171,13 +171,13 @@ def settled(
     return at_once(fleet, missing)
 
 
-def newcomers(fleet: Fleet, tasks: Mapping[str, str]) -> list[Robot]:
+def newcomers(fleet: Fleet, tasks: Mapping[str, str]) -> list[RobotEntry]:
     """Return robots of a registry that are not in the fleet."""
     counts = Counter(robot.task for robot in fleet.robots)
     found = []
     for name, task in tasks.items():
         if fleet.task_of(name) is None:
-            found.append(Robot(name=name, task=task, index=counts[task]))
+            found.append(RobotEntry(name=name, task=task, index=counts[task]))
             counts[task] += 1
     return found
 

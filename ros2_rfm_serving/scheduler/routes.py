@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.factory import RobotEntry
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
@@ -14,7 +14,7 @@ MIN_SESSIONS = 8
 """Least number of sessions of a server, so that robots can be admitted and released."""
 
 
-def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, previous: Schedule | None = None) -> Schedule:
+def to_schedule(solution: Solution, robots: Sequence[RobotEntry], *, epoch: int, previous: Schedule | None = None) -> Schedule:
     """Assign robots to servers. A robot stays on its server of `previous` wherever that server still has capacity for it."""
     routes = _routes(solution, robots, previous)
     sessions: dict[str, int] = defaultdict(int)
@@ -48,7 +48,7 @@ def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, prev
     )
 
 
-def _routes(solution: Solution, robots: Sequence[Robot], previous: Schedule | None) -> list[Route]:
+def _routes(solution: Solution, robots: Sequence[RobotEntry], previous: Schedule | None) -> list[Route]:
     routes: list[Route] = []
     before = {(r.robot, r.component): r.server for r in previous.routes} if previous else {}
     for (task, mine), places in _places(solution, robots, before).items():
@@ -75,7 +75,7 @@ Places = dict[str, list[tuple[ServerSolution, Stream]]]
 
 
 def _places(
-    solution: Solution, robots: Sequence[Robot], before: Mapping[tuple[str, str], str]
+    solution: Solution, robots: Sequence[RobotEntry], before: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, tuple[str, ...]], Places]:
     """Return (task, robots of one part) -> their places."""
     parts: dict[str, dict[int, Places]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))

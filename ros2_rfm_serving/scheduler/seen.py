@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.cluster import Stragglers
-from ros2_rfm_serving.factory.fleet import FleetEntry, Network
+from ros2_rfm_serving.factory.cluster import StragglerConfig
+from ros2_rfm_serving.factory.fleet import FleetEntry, NetworkEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.links import off_host
 
@@ -34,14 +34,14 @@ class Travel:
     """Value at the 99th percentile."""
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkEntry:
         """Return a network with that mean and that tail. Where the tail is longer than jitter alone gives for such a mean, the mean
         is longer: a network that is bad now and then breaks SLOs whatever its mean is."""
-        jitter = Network(jitter_ms=1.0)
+        jitter = NetworkEntry(jitter_ms=1.0)
         jitter_ms = max(self.tail_s - self.mean_s, 0.0) / (jitter.at_s(99.0) - jitter.mean_s)
         if jitter_ms > 1e3 * self.mean_s:
-            return Network(jitter_ms=self.tail_s / jitter.at_s(99.0))
-        return Network(round_trip_ms=1e3 * self.mean_s - jitter_ms, jitter_ms=jitter_ms)
+            return NetworkEntry(jitter_ms=self.tail_s / jitter.at_s(99.0))
+        return NetworkEntry(round_trip_ms=1e3 * self.mean_s - jitter_ms, jitter_ms=jitter_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Seen:
     """Task -> execution time of the executed part of one chunk, where a horizon policy decides."""
     calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Task -> component -> calls per action."""
-    stragglers: Mapping[str, Stragglers] = field(default_factory=dict)
+    stragglers: Mapping[str, StragglerConfig] = field(default_factory=dict)
     """Server -> its straggling services, in place of the declared ones."""
     away_s: Mapping[str, float] = field(default_factory=dict)
     """Server -> delay beyond the nearest host, where a plan distinguishes them; it is from the descriptor and not observed."""
@@ -77,7 +77,7 @@ class Seen:
         """Return GPU type, as solvers have it -> delay that is added to its answers."""
         return {self.gpu_type(server, gpu): self.away_s[server] for server, gpu in declared.items() if server in self.away_s}
 
-    def stragglers_of(self, declared: Mapping[str, str], usual: Stragglers | None) -> dict[str, Stragglers]:
+    def stragglers_of(self, declared: Mapping[str, str], usual: StragglerConfig | None) -> dict[str, StragglerConfig]:
         """Return GPU type, as solvers have it -> its straggling services. usual: the declared ones of all types."""
         each = {self.gpu_type(server, gpu): self.stragglers.get(server, usual) for server, gpu in declared.items()}
         of_others = dict.fromkeys(declared.values(), usual)
@@ -130,7 +130,7 @@ def from_json(said: Mapping[str, Any]) -> Seen:
         travels={task: Travel(mean_s=mean_s, tail_s=tail_s) for task, (mean_s, tail_s) in said.get("network_s", {}).items()},
         cycles_s=said.get("execution_s", {}),
         calls=said.get("calls_per_action", {}),
-        stragglers={server: Stragglers(share=share, factor=factor) for server, (share, factor) in late},
+        stragglers={server: StragglerConfig(share=share, factor=factor) for server, (share, factor) in late},
     )
 
 

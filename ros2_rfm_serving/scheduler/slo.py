@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ros2_rfm_serving.factory import Factory, Task
+from ros2_rfm_serving.factory import Factory, TaskEntry
 from ros2_rfm_serving.types import SYSTEM1
 
 
@@ -59,6 +59,6 @@ def slo_of(factory: Factory, task: str, component: str) -> Slo:
     return Slo(promised_s, percentile, factory.planning.slo_margin, network.mean_s, network.at_s(percentile), frames_s)
 
 
-def frames_of(task: Task) -> float:
+def frames_of(task: TaskEntry) -> float:
     """Return the seconds from a request to its last frame, for a robot that sends a request whenever its actions end."""
     return (task.pipelining.depth - 1) * task.pipeline.action_period_ms / 1e3 if task.pipelining else 0.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
@@ -274,7 +274,7 @@ class Standing:
         self._stranded = {robot: task for robot, task in self._stranded.items() if self._fleet.task_of(robot) is None}
         return {**self._stranded, **self._roster.tasks}
 
-    def _in_line(self, fleet: Fleet, but: str = "") -> list[Robot]:
+    def _in_line(self, fleet: Fleet, but: str = "") -> list[RobotEntry]:
         """Return robots that wait for a server and may fit another plan; they come before admission candidates."""
         waiting = newcomers(fleet, {robot: task for robot, task in self._expected.items() if robot != but})
         if waiting and self._impossible.why(self._order(self.factory, [*fleet.robots, *waiting])):
@@ -297,7 +297,7 @@ class Standing:
         if robot not in self.declared:
             self._roster.admit(robot, task)
 
-    def _order(self, factory: Factory, robots: Iterable[Robot], *, needed: bool = True) -> PlanOrder:
+    def _order(self, factory: Factory, robots: Iterable[RobotEntry], *, needed: bool = True) -> PlanOrder:
         previous = self._fleet.schedule
         return PlanOrder(
             factory=factory, robots=tuple(robots), policy=self.policy, previous=previous, needed=needed, seen=self.seen

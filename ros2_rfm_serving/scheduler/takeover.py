@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Robot
+from ros2_rfm_serving.factory import Catalogue, RobotEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import plan
@@ -64,14 +64,14 @@ def _planned(
         return plan(replace(order, previous=known), profile, catalogue, work=work)
 
 
-def _guests(order: PlanOrder, found: Schedule) -> list[Robot]:
+def _guests(order: PlanOrder, found: Schedule) -> list[RobotEntry]:
     """Return undeclared robots that are served and whose task exists."""
     declared = {robot.name for robot in order.robots}
     tasks = {route.robot: route.task for route in found.routes if route.robot not in declared and route.task in order.factory.tasks}
     counts = Counter(robot.task for robot in order.robots)
     guests = []
     for name, task in tasks.items():
-        guests.append(Robot(name=name, task=task, index=counts[task]))
+        guests.append(RobotEntry(name=name, task=task, index=counts[task]))
         counts[task] += 1
     return guests
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.factory import RobotEntry
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.planned import Planned
 from ros2_rfm_serving.scheduler.watch import Finding
@@ -21,4 +21,4 @@ class Book(Protocol):
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
-    def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None: ...
+    def saw(self, finding: Finding, waiting: Sequence[RobotEntry], after: Fleet) -> None: ...

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list, robot_nodes
 from ros2_rfm_serving.security.wire_table import ROWS, Role
 
@@ -65,7 +65,7 @@ def members_of(factory: Factory, config_folder: Path, addresses: tuple[str, ...]
     return _with_worlds(found)
 
 
-def members_of_robot(factory: Factory, robot: Robot, config_folder: Path) -> dict[str, Member]:
+def members_of_robot(factory: Factory, robot: RobotEntry, config_folder: Path) -> dict[str, Member]:
     """Return a robot and its world by name; the descriptor need not declare them. Raises: as `members_of`."""
     return _with_worlds(_of_nodes(factory, robot_nodes(factory, robot, config_folder), ()))
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.factory.settings import Settings
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
@@ -24,7 +24,7 @@ class Build:
         self._rows = {r.name: robots[r.task].mean_rows for r in factory.robots if robots[r.task].horizon.policy}
         self._chunk_length = settings.chunk_steps
 
-    def expect(self, robot: Robot) -> None:
+    def expect(self, robot: RobotEntry) -> None:
         """Add a robot that is not declared: models are as sure of its actions as of those of its task."""
         settings = self._settings.robots[robot.task]
         if settings.horizon.policy:

@@ -60,7 +60,7 @@ class Network:
         _check(rising, "network.trace", len(self.trace), "points in the order of their times")
 
     @classmethod
-    def declared(cls, network: fleet.Network) -> Network:
+    def declared(cls, network: fleet.NetworkEntry) -> Network:
         """Return the network of a descriptor: half of its delays are on each way."""
         return cls(latency_s=network.round_trip_ms / 2e3, jitter_s=network.jitter_ms / 2e3)
 
@@ -82,7 +82,7 @@ class Stragglers:
     """Servers with stragglers; empty: all servers."""
 
     @classmethod
-    def declared(cls, stragglers: cluster.Stragglers | None) -> Stragglers:
+    def declared(cls, stragglers: cluster.StragglerConfig | None) -> Stragglers:
         return cls(share=stragglers.share, factor=stragglers.factor) if stragglers else cls()
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ros2_rfm_serving.factory import Task
+from ros2_rfm_serving.factory import TaskEntry
 from ros2_rfm_serving.types import SYSTEM1
 
 SLACK = 1.05
@@ -73,7 +73,7 @@ class _Asked:
 class Ledger:
     """All requests and executed predictions of one robot. `tallies` are shared by the robots of its task."""
 
-    def __init__(self, task: Task, tallies: Mapping[str, Tally], actions: ActionTally, warm_up_s: float) -> None:
+    def __init__(self, task: TaskEntry, tallies: Mapping[str, Tally], actions: ActionTally, warm_up_s: float) -> None:
         self._actions, self._warm_up_s = actions, warm_up_s
         pipelining = task.pipelining
         self._asked = {

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ros2_rfm_serving.factory import Component, Factory, Task
+from ros2_rfm_serving.factory import ComponentEntry, Factory, TaskEntry
 from ros2_rfm_serving.factory.cluster import Planning, ServerCluster
-from ros2_rfm_serving.factory.fleet import FleetEntry, Network
-from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Execution, ExecutionMode, Horizon, Pipeline
+from ros2_rfm_serving.factory.fleet import FleetEntry, NetworkEntry
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Execution, ExecutionMode, HorizonEntry, Pipeline
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
 
 GPU_TYPE = "NVIDIA H200"
@@ -42,7 +42,7 @@ def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Fa
     classes = int(rng.integers(1, min(3, servers) + 1))
     most = MOST_ROBOTS_EACH * servers // classes
     fleet = {f"task_{i}": int(rng.integers(1, most + 1)) for i in range(classes)}
-    networks = {name: _network(rng) if network else Network() for name in fleet}
+    networks = {name: _network(rng) if network else NetworkEntry() for name in fleet}
     return Factory(
         name=f"profiled_{seed}",
         file=f"<profiled factory {seed}>",
@@ -71,13 +71,17 @@ def trusting_factory(seed: int, batching: str = "") -> Factory:
 
 
 def _late_answers(
-    kind: str, seed: int, rng: np.random.Generator, task_of: Callable[[np.random.Generator, Network], Task], batching: str = ""
+    kind: str,
+    seed: int,
+    rng: np.random.Generator,
+    task_of: Callable[[np.random.Generator, NetworkEntry], TaskEntry],
+    batching: str = "",
 ) -> Factory:
     servers = int(rng.integers(1, 5))
     classes = int(rng.integers(1, min(2, servers) + 1))
     fleet = {f"task_{i}": int(rng.integers(1, MOST_ROBOTS_EACH * servers // classes + 1)) for i in range(classes)}
     drawn = str(rng.choice(["fixed", "fixed", "fixed", "continuous"]))
-    networks = {name: _network(rng, LONG_TRIPS_MS, LONG_JITTERS_MS) if rng.random() < 0.5 else Network() for name in fleet}
+    networks = {name: _network(rng, LONG_TRIPS_MS, LONG_JITTERS_MS) if rng.random() < 0.5 else NetworkEntry() for name in fleet}
     return Factory(
         name=f"{kind}_{seed}",
         file=f"<{kind} factory {seed}>",
@@ -88,49 +92,49 @@ def _late_answers(
     )
 
 
-def _trusting_task(rng: np.random.Generator, network: Network) -> Task:
+def _trusting_task(rng: np.random.Generator, network: NetworkEntry) -> TaskEntry:
     model = str(rng.choice(list(ACTIONS)))
     mode = ExecutionMode.ASYNC if rng.random() < 0.85 else ExecutionMode.SYNC
     period_ms, mean_ms = (1e3 / CONTROL_RATE_HZ * float(rng.integers(1, MOST_TRUSTED + 1)) for _ in range(2))
     slo_ms = round(ACTIONS[model] * float(np.exp(rng.uniform(*np.log((1.5, 10.0))))) + 1e3 * network.at_s(99.0), 1)
-    horizon = Horizon(policy="confidence", mean_period_ms=mean_ms, min_steps=int(rng.integers(1, 4)))
-    return Task(
+    horizon = HorizonEntry(policy="confidence", mean_period_ms=mean_ms, min_steps=int(rng.integers(1, 4)))
+    return TaskEntry(
         pipeline=Pipeline(action_period_ms=period_ms, system2_to_system1_call_ratio=0.0),
         execution=Execution(mode=mode, horizon=horizon),
-        components={SYSTEM1: Component(model=model, slo_ms=slo_ms)},
+        components={SYSTEM1: ComponentEntry(model=model, slo_ms=slo_ms)},
         percentile=float(rng.choice([90, 95, 99, 99])),
     )
 
 
-def _hurried_task(rng: np.random.Generator, network: Network) -> Task:
+def _hurried_task(rng: np.random.Generator, network: NetworkEntry) -> TaskEntry:
     model = str(rng.choice(list(ACTIONS)))
     mode = ExecutionMode.ASYNC if rng.random() < 0.85 else ExecutionMode.SYNC
     period_ms = round(float(np.exp(rng.uniform(*np.log(HURRIED_MS)))))
     slo_ms = round(ACTIONS[model] * float(np.exp(rng.uniform(*np.log((1.5, 10.0))))) + 1e3 * network.at_s(99.0), 1)
-    return Task(
+    return TaskEntry(
         pipeline=Pipeline(action_period_ms=period_ms, system2_to_system1_call_ratio=0.0),
         execution=Execution(mode=mode),
-        components={SYSTEM1: Component(model=model, slo_ms=slo_ms)},
+        components={SYSTEM1: ComponentEntry(model=model, slo_ms=slo_ms)},
         percentile=float(rng.choice([90, 95, 99, 99])),
     )
 
 
 def _network(
     rng: np.random.Generator, trips_ms: tuple[float, float] = ROUND_TRIPS_MS, jitters_ms: tuple[float, float] = JITTERS_MS
-) -> Network:
-    return Network(round_trip_ms=round(float(rng.uniform(*trips_ms)), 1), jitter_ms=round(float(rng.uniform(*jitters_ms)), 1))
+) -> NetworkEntry:
+    return NetworkEntry(round_trip_ms=round(float(rng.uniform(*trips_ms)), 1), jitter_ms=round(float(rng.uniform(*jitters_ms)), 1))
 
 
-def _task(rng: np.random.Generator, network: Network, *, crowded: bool) -> Task:
+def _task(rng: np.random.Generator, network: NetworkEntry, *, crowded: bool) -> TaskEntry:
     """Return a random task. crowded: the servers suffice for action models only."""
     model = str(rng.choice(list(ACTIONS)))
-    components = {SYSTEM1: Component(model=model, slo_ms=_slo_ms(rng, ACTIONS[model], network))}
+    components = {SYSTEM1: ComponentEntry(model=model, slo_ms=_slo_ms(rng, ACTIONS[model], network))}
     for name in [] if crowded else rng.permutation([SYSTEM2, SAFETY, MONITOR])[: rng.integers(0, 2)].tolist():
         text = str(rng.choice(list(TEXTS)))
         hz = None if name == SYSTEM2 else round(float(rng.uniform(0.2, 1.0)), 2)
-        components[name] = Component(model=text, slo_ms=_slo_ms(rng, TEXTS[text], network), freq_hz=hz)
+        components[name] = ComponentEntry(model=text, slo_ms=_slo_ms(rng, TEXTS[text], network), freq_hz=hz)
     ratio = float(rng.choice([0.05, 0.1])) if SYSTEM2 in components else 0.0
-    return Task(
+    return TaskEntry(
         pipeline=Pipeline(action_period_ms=round(float(rng.uniform(100, 500))), system2_to_system1_call_ratio=ratio),
         execution=Execution(mode=(ExecutionMode.SYNC, ExecutionMode.SYNC, ExecutionMode.ASYNC)[int(rng.integers(3))]),
         components=components,
@@ -138,6 +142,6 @@ def _task(rng: np.random.Generator, network: Network, *, crowded: bool) -> Task:
     )
 
 
-def _slo_ms(rng: np.random.Generator, alone_ms: float, network: Network) -> float:
+def _slo_ms(rng: np.random.Generator, alone_ms: float, network: NetworkEntry) -> float:
     """Return 1.5 to 4 times the latency of the request alone, plus most of the network's."""
     return round(alone_ms * float(rng.uniform(1.5, 4.0)) + 1e3 * network.at_s(99.0), 1)

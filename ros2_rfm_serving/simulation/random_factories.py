@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ros2_rfm_serving.factory import Component, Factory, Task
+from ros2_rfm_serving.factory import ComponentEntry, Factory, TaskEntry
 from ros2_rfm_serving.factory.cluster import Planning, ServerCluster
 from ros2_rfm_serving.factory.fleet import FleetEntry
 from ros2_rfm_serving.factory.task import Pipeline
@@ -93,7 +93,7 @@ def _cluster(rng: np.random.Generator, servers: int, types: list[str]) -> tuple[
     return tuple(ServerCluster(num_servers=n, gpu_type=t) for n, t in zip(_split(rng, servers, len(types)), types, strict=True))
 
 
-def _task(rng: np.random.Generator, laws: dict[str, ServiceLaw], index: int, size: Size, slowest: float) -> Task:
+def _task(rng: np.random.Generator, laws: dict[str, ServiceLaw], index: int, size: Size, slowest: float) -> TaskEntry:
     """Return a task. Every model is used: the classes use the models in turn."""
     actions = [model for model, law in laws.items() if isinstance(law, FixedService)]
     texts = [model for model, law in laws.items() if isinstance(law, ContinuousService)]
@@ -102,14 +102,14 @@ def _task(rng: np.random.Generator, laws: dict[str, ServiceLaw], index: int, siz
     for place, name in enumerate(names):
         model = actions[index % len(actions)] if name == SYSTEM1 else texts[(index + place) % len(texts)]
         unloaded_ms = 1e3 * _tail_s(laws[model], slowest)
-        components[name] = Component(
+        components[name] = ComponentEntry(
             model=model,
             slo_ms=round(unloaded_ms * float(rng.uniform(1.8, 5.0)), 3),
             freq_hz=_periodic_hz(rng, laws[model], size) if name in (SAFETY, MONITOR) else None,
         )
     ratio = float(rng.choice([0.05, 0.1, 0.25])) if SYSTEM2 in components else 0.0
     pipeline = Pipeline(action_period_ms=round(float(rng.uniform(50, 500)), 3), system2_to_system1_call_ratio=ratio)
-    return Task(pipeline=pipeline, components=components, value=round(float(rng.uniform(0.5, 3.0)), 3))
+    return TaskEntry(pipeline=pipeline, components=components, value=round(float(rng.uniform(0.5, 3.0)), 3))
 
 
 def _tail_s(law: ServiceLaw, speed: float) -> float:

@@ -43,7 +43,7 @@ class Roads:
 
     def lay(self, factory: Factory) -> None:
         links = links_of(factory)
-        seated = {server: factory.hosts[seat.host] for server, seat in factory.seats.items()} if factory.hosts else {}
+        seated = {server: factory.hosts[seat.host] for server, seat in factory.gpu_assignments.items()} if factory.hosts else {}
         for task in factory.tasks:
             own = factory.network_of(task)
             far_ms = {server: host.round_trip_with_ms(own.request_kb) for server, host in seated.items()}

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
-from ros2_rfm_serving.factory import Robot, Task
-from ros2_rfm_serving.factory.settings import RobotSettings
+from ros2_rfm_serving.factory import RobotEntry, TaskEntry
+from ros2_rfm_serving.factory.settings import RobotSettingsEntry
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
@@ -40,7 +40,7 @@ STATE = empty(0)
 UP = Direction.UP
 
 
-def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfig:
+def robot_config(name: str, settings: RobotSettingsEntry, world: World) -> RobotConfig:
     """Return the configuration of the live node without sensors and actuators.
 
     No verdict has content, so that failures and late answers are counted (`goodput.py`) but have no consequences.
@@ -67,7 +67,7 @@ def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfi
     )
 
 
-def longest_period_s(task: Task) -> float:
+def longest_period_s(task: TaskEntry) -> float:
     """Return the longest period of anything that the robot does periodically, if inference took no time."""
     periods = [1.0 / c.freq_hz for c in task.components.values() if c.freq_hz]
     ratios = [ratio for name in task.components if (ratio := task.calls_per_action(name))]
@@ -79,9 +79,9 @@ class SimulatedRobot:
 
     def __init__(
         self,
-        robot: Robot,
-        task: Task,
-        settings: RobotSettings,
+        robot: RobotEntry,
+        task: TaskEntry,
+        settings: RobotSettingsEntry,
         schedule: Schedule,
         hosts: Mapping[str, Host],
         ledger: Ledger,

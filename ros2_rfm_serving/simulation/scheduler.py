@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import (
     LOOK_PERIOD_S,
@@ -44,7 +44,7 @@ class NoBook:
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
-    def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None: ...
+    def saw(self, finding: Finding, waiting: Sequence[RobotEntry], after: Fleet) -> None: ...
 
 
 class SimulatedScheduler:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
@@ -91,7 +91,7 @@ class Simulation:
             if any(route.component == SYSTEM1 for route in routes.get(robot.name, ()))
         }
 
-    def _robot(self, robot: Robot, routes: Sequence[Route]) -> SimulatedRobot:
+    def _robot(self, robot: RobotEntry, routes: Sequence[Route]) -> SimulatedRobot:
         task, settings = self._factory.tasks[robot.task], self._settings.robots[robot.task]
         ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
         mine = replace(self._schedule, routes=tuple(routes))

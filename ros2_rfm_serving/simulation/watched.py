@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Word
@@ -91,7 +91,7 @@ class Floor(Simulation):
 
     def join(self, name: str, task: str) -> None:
         """Add a robot that was admitted."""
-        robot = Robot(name=name, task=task, index=0)
+        robot = RobotEntry(name=name, task=task, index=0)
         self._build.expect(robot)
         self._robots[name] = client = self._robot(robot, routes_by_robot(self._schedule).get(name, ()))
         client.join()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ros2_rfm_serving.factory.cores import in_words
+from ros2_rfm_serving.factory.cores import cores_text
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 from .server_fleet import serving
@@ -44,4 +44,4 @@ def test_cores_that_are_not_there_are_named_with_those_that_are(cores: str, word
     given = ["-p", "server:=s1", "-p", "model:=emulated/instant", "-p", "gpu_type:=EMULATED", "-p", f"cores:='{cores}'"]
     ended = subprocess.run([*node, *given], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == EXIT_CONFIGURATION and f"cores: {words}" in ended.stderr, ended.stderr
-    assert "0-3,8" in ended.stderr or in_words(os.sched_getaffinity(0)) in ended.stderr
+    assert "0-3,8" in ended.stderr or cores_text(os.sched_getaffinity(0)) in ended.stderr

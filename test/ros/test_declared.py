@@ -22,7 +22,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_fac
 from ros2_rfm_serving.factory.cluster import Planning, ServerCluster, Standby
 from ros2_rfm_serving.factory.fleet import FleetEntry
 from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list
-from ros2_rfm_serving.factory.task import Task
+from ros2_rfm_serving.factory.task import TaskEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.ros.node.draft import draft, flat
@@ -203,7 +203,13 @@ def parts(annotation: Any) -> list[Any]:
 
 def test_every_key_of_the_descriptor_is_accounted_for() -> None:
     """A new key fails here, until somebody says what it changes."""
-    sections = {"server_cluster": ServerCluster, "standby": Standby, "robot_fleet": FleetEntry, "planning": Planning, "task": Task}
+    sections = {
+        "server_cluster": ServerCluster,
+        "standby": Standby,
+        "robot_fleet": FleetEntry,
+        "planning": Planning,
+        "task": TaskEntry,
+    }
     assert {key for name, section in sections.items() for key in keys(section, name)} == set(CHANGED)
     assert set(ONLY_LIVE) <= set(CHANGED)
 

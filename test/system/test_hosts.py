@@ -213,7 +213,7 @@ def test_the_quickstart_over_zenoh_goes_on_when_a_host_is_unplugged(
 def unplug_whoever_serves(file: Path, network: EmulatedNetwork, watched: Watched) -> dict[str, object]:
     """The first robot."""
     factory = load_factory(file)
-    seats = factory.seats
+    seats = factory.gpu_assignments
     homes = {robot.name: seats[watched.server_of(robot.name)].host for robot in factory.robots}
     mine, lost = next(iter(homes.items()))
     others = {server for server, seat in seats.items() if seat.host != lost}

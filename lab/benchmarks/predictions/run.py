@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from ros2_rfm_serving.factory import Catalogue, Factory
-from ros2_rfm_serving.factory.fleet import Network
+from ros2_rfm_serving.factory.fleet import NetworkEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.solution import ServerSolution
@@ -141,7 +141,7 @@ def _planned(factory: Factory, runs: Runs) -> Solution:
 
 
 def _without_network(factory: Factory) -> Factory:
-    fleet = tuple(entry.model_copy(update={"network": Network()}) for entry in factory.robot_fleet)
+    fleet = tuple(entry.model_copy(update={"network": NetworkEntry()}) for entry in factory.robot_fleet)
     return factory.model_copy(update={"robot_fleet": fleet})
 
 

@@ -11,7 +11,7 @@ from lab.reproductions.rosa.laws import Laws
 from lab.reproductions.rosa.runs import Inputs, Point, Setting, run
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, Factory
-from ros2_rfm_serving.factory.catalogue import Service
+from ros2_rfm_serving.factory.catalogue import ServiceEntry
 from ros2_rfm_serving.profiles.service import ContinuousService, FixedService
 from ros2_rfm_serving.scheduler import to_schedule
 from ros2_rfm_serving.simulation.simulate import simulate
@@ -55,7 +55,7 @@ def _gpu_type(inputs: Inputs) -> str:
     return next(iter(inputs.factory.gpu_types.values()))
 
 
-def _service(inputs: Inputs, component: str) -> Service:
+def _service(inputs: Inputs, component: str) -> ServiceEntry:
     model, gpu_type = _model(inputs, component), _gpu_type(inputs)
     footprint = inputs.catalogue.footprint(model, gpu_type)
     if footprint is None or footprint.service is None:

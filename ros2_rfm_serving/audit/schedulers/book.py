@@ -16,7 +16,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.scheduler import Fleet, Planned, seen
 from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.answering import Refit
@@ -68,7 +68,7 @@ class Book:
             self._steps += steps
         self._note(_change_of, steps, after.schedule, reason)
 
-    def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None:
+    def saw(self, finding: Finding, waiting: Sequence[RobotEntry], after: Fleet) -> None:
         """Record that the factory differs from the one that was planned for."""
         who = [[robot.name, robot.task, robot.index] for robot in waiting]
         step = {
@@ -190,11 +190,11 @@ def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit)
 
 
 def _admitted(fleet: Fleet, step: Step, factory: Factory, refit: Refit) -> Fleet:
-    return fleet.admit(Robot(name=step["robot"], task=step["task"], index=step["index"]), looks=step["evaluations"])
+    return fleet.admit(RobotEntry(name=step["robot"], task=step["task"], index=step["index"]), looks=step["evaluations"])
 
 
 def _observed(fleet: Fleet, step: Step, factory: Factory, refit: Refit) -> Fleet:
-    waiting = [Robot(name=name, task=task, index=index) for name, task, index in step["waiting_robots"]]
+    waiting = [RobotEntry(name=name, task=task, index=index) for name, task, index in step["waiting_robots"]]
     changes = (seen.from_json(step["estimates"]), step["lost_servers"], step["returned_servers"])
     return seeing(fleet, factory, *changes, refit, waiting, as_before=step["restores_assignments"])[0]
 

@@ -19,7 +19,7 @@ from ros2_rfm_serving.audit.schedulers.book import (
     stepped,
 )
 from ros2_rfm_serving.errors import RfmError, ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import Fleet, PlanOrder, rebuilt, resumed, seen, start_fleet
 from ros2_rfm_serving.scheduler.answering import refit_by
@@ -145,7 +145,7 @@ class SchedulerReplay:
         found = _schedule(base["schedule"])
         if found is None:
             raise RfmError("a base without a schedule")
-        one_each = [Robot(name=task, task=task, index=0) for task in base["tasks"]]
+        one_each = [RobotEntry(name=task, task=task, index=0) for task in base["tasks"]]
         factory, seen_then = self._factories[inputs["factory_hash"]], seen.from_json(base["estimates"])
         empty = rebuilt(factory, replace(found, routes=()), one_each, self._profile, self._catalogue, seen_then)
         return empty.under(found, robots_of(base), base["standbys"]).owing(base["action_rates_hz"])
@@ -165,5 +165,5 @@ def _schedule(found: Any) -> Schedule | None:
     return value if isinstance(value, Schedule) else None
 
 
-def robots_of(inputs: Mapping[str, Any]) -> list[Robot]:
-    return [Robot(name=name, task=task, index=index) for name, task, index in inputs["robots"]]
+def robots_of(inputs: Mapping[str, Any]) -> list[RobotEntry]:
+    return [RobotEntry(name=name, task=task, index=index) for name, task, index in inputs["robots"]]

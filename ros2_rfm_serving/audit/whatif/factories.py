@@ -11,8 +11,8 @@ from ros2_rfm_serving.audit.whatif.case import Case, RobotCase, ServerCase
 from ros2_rfm_serving.audit.whatif.changes import configured
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
-from ros2_rfm_serving.factory.settings import RobotSettings, ServerSettings, Settings, settings_of
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
+from ros2_rfm_serving.factory.settings import RobotSettingsEntry, ServerSettings, Settings, settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot import RobotConfig
@@ -99,7 +99,7 @@ def _kind(placement: Placement) -> tuple[str, str]:
 # --- robots ----------------------------------------------------------------------------------------------------------------
 
 
-def _robots(case: Case, wanted: Sequence[Robot], settings: Settings) -> dict[str, RobotCase]:
+def _robots(case: Case, wanted: Sequence[RobotEntry], settings: Settings) -> dict[str, RobotCase]:
     recorded: defaultdict[str, list[RobotCase]] = defaultdict(list)
     for one in case.robots.values():
         recorded[_task(one)].append(one)
@@ -115,7 +115,7 @@ def _robots(case: Case, wanted: Sequence[Robot], settings: Settings) -> dict[str
     return found
 
 
-def _as_declared(name: str, settings: RobotSettings, config: RobotConfig) -> RobotConfig:
+def _as_declared(name: str, settings: RobotSettingsEntry, config: RobotConfig) -> RobotConfig:
     return declared(replace(config, name=name), settings)
 
 
@@ -134,7 +134,7 @@ def _beside(robot: RobotCase, name: str, period_s: float) -> RobotCase:
     )
 
 
-def declared(config: RobotConfig, settings: RobotSettings) -> RobotConfig:
+def declared(config: RobotConfig, settings: RobotSettingsEntry) -> RobotConfig:
     """Return the configuration with a descriptor's settings, as `factory/nodes.py` applies them to a live robot. Raises:
     `ConfigurationError` when they are invalid."""
     policy = replace(

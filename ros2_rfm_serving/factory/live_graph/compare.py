@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ros2_rfm_serving.factory.live_graph.interface import SINKS_OF, CameraTopic, RobotInterface, StateTopic
 from ros2_rfm_serving.factory.live_graph.similar import CAMERA_TYPES, EXCHANGED, described, similar_topics, type_fix
-from ros2_rfm_serving.factory.live_graph.snapshot import Endpoint, GraphSnapshot, Range, Topic, TopicSample
+from ros2_rfm_serving.factory.live_graph.snapshot import GraphEndpoint, GraphSnapshot, GraphTopic, Range, TopicSample
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 
 DEGREE = math.pi / 180.0
@@ -105,7 +105,7 @@ class _Comparison:
                 value, problem = f"{names[-1]}={topic}", f"{' and '.join(names)} have the images of one topic, {topic}"
                 yield self._finding("camera_topics", value, problem, "name a topic for each camera", error=False)
 
-    def _other_camera_type(self, camera: CameraTopic, topic: Topic) -> GraphFinding:
+    def _other_camera_type(self, camera: CameraTopic, topic: GraphTopic) -> GraphFinding:
         published, nodes = topic.published_types[0], _nodes(topic.publishers)
         problem = f"{camera.topic} is published as {published} by {nodes}"
         if fix := type_fix(published, [camera.type], camera.name):
@@ -199,7 +199,7 @@ class _Comparison:
         slack = LIMIT_TOLERANCE * (high - low) if math.isfinite(high - low) else 0.0
         return measured[0] < low - slack or measured[1] > high + slack
 
-    def _messages(self, key: str, value: str, topic: Topic) -> Iterator[GraphFinding]:
+    def _messages(self, key: str, value: str, topic: GraphTopic) -> Iterator[GraphFinding]:
         """Find a topic without messages, with messages that a robot refuses, or with too few of them."""
         sample = topic.sample
         if sample is None or (not sample.num_messages and sample.seconds < WATCHED_S):
@@ -215,7 +215,7 @@ class _Comparison:
             fix = f"let the driver publish faster, or raise max_observation_age_s above {1.0 / sample.rate_hz:.2g}"
             yield self._finding("max_observation_age_s", f"{self._robot.max_age_s:g}", problem, fix)
 
-    def _stamps(self, sensor: str, topic: Topic, *, by_arrival: bool) -> Iterator[GraphFinding]:
+    def _stamps(self, sensor: str, topic: GraphTopic, *, by_arrival: bool) -> Iterator[GraphFinding]:
         """Find sensors whose stamps lag behind others of theirs; a constant offset between the clocks of sender and robot is
         ignored.
 
@@ -233,7 +233,7 @@ class _Comparison:
             fix = f"correct its stamps, or set arrival_time_sensors: [{sensor}]"
             yield self._finding("arrival_time_sensors", "none", problem, fix, error=False)
 
-    def _several(self, key: str, value: str, topic: Topic, kind: str) -> Iterator[GraphFinding]:
+    def _several(self, key: str, value: str, topic: GraphTopic, kind: str) -> Iterator[GraphFinding]:
         nodes = [endpoint.node for endpoint in topic.publishers if endpoint.type == kind]
         if len(nodes) > 1:
             problem = f"{topic.name} has {len(nodes)} publishers ({', '.join(sorted(nodes))}): their readings would be mixed"
@@ -271,14 +271,14 @@ class _Comparison:
             problem = f"{_nodes(rivals)} publishes on {command.topic}, too: the robot would get commands of both"
             yield self._finding("sink_topic", command.topic, problem, "stop it before the robot gets a task", error=False)
 
-    def _other_command_type(self, others: list[Endpoint]) -> GraphFinding:
+    def _other_command_type(self, others: list[GraphEndpoint]) -> GraphFinding:
         command, kind = self._robot.command, others[0].type
         sinks = SINKS_OF.get(kind, ())
         fix = f"set sink: {' or '.join(sinks)}" if sinks else "write a `sink: custom` of your own, or name another topic"
         problem = f"{_nodes(others)} subscribes to {command.topic} as {kind}, and commands are {command.types[0]}"
         return self._finding("sink", command.sink, problem, fix)
 
-    def _untaken(self, topic: Topic) -> GraphFinding:
+    def _untaken(self, topic: GraphTopic) -> GraphFinding:
         command = self._robot.command
         there = {name: one.executed_types for name, one in self._snapshot.topics.items() if one.executors}
         near = [f"{name} ({', '.join(there[name])})" for name in similar_topics(command.topic, there, command.types)]
@@ -288,7 +288,7 @@ class _Comparison:
             "sink_topic", command.topic, f"nobody{watching} subscribes to {command.topic} ({command.types[0]})", fix
         )
 
-    def _taker(self, endpoint: Endpoint) -> Iterator[GraphFinding]:
+    def _taker(self, endpoint: GraphEndpoint) -> Iterator[GraphFinding]:
         command = self._robot.command
         if endpoint.command_mismatch:
             problem = f"{endpoint.node} subscribes with {endpoint.command_mismatch}: it gets no command"
@@ -303,5 +303,5 @@ class _Comparison:
             yield self._finding("action_names", command.num_actions, problem, "name another controller, or write a `sink: custom`")
 
 
-def _nodes(endpoints: Iterable[Endpoint]) -> str:
+def _nodes(endpoints: Iterable[GraphEndpoint]) -> str:
     return ", ".join(sorted({endpoint.node for endpoint in endpoints}))

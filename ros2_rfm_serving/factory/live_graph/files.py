@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ros2_rfm_serving.factory.live_graph.propose import Line, Proposal
+from ros2_rfm_serving.factory.live_graph.propose import Proposal, ProposedLine
 from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind
 
 COMMENT_COLUMN = 60
@@ -185,7 +185,7 @@ def _amplitude(proposal: Proposal, column: int, seconds: float) -> float:
     return max(up, 0.0) if up > down else -min(reach, max(down, 0.0))  # many arms rest at a limit
 
 
-def _written(line: Line) -> str:
+def _written(line: ProposedLine) -> str:
     return commented(f"    {line.key}: {yaml_value(line.value)}", line.comment)
 
 

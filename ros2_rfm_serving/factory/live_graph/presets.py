@@ -17,7 +17,7 @@ CHOSEN = "chosen here"
 """Source of a value that no file of the driver has."""
 
 
-class Source(Section):
+class PresetSource(Section):
     repository: str
     """owner/name on GitHub."""
     commit: str = Field(pattern="^[0-9a-f]{40}$")
@@ -71,7 +71,7 @@ class Preset(Section):
     name: str = ""
     """Name of its file, without the extension."""
     title: str
-    sources: Mapping[str, Source]
+    sources: Mapping[str, PresetSource]
     parameters: Mapping[str, PresetValue]
     graph: PresetGraph
 

@@ -23,7 +23,7 @@ from ros2_rfm_serving.factory.live_graph.snapshot import (
     TWIST,
     TWIST_STAMPED,
     GraphSnapshot,
-    Topic,
+    GraphTopic,
 )
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.types import Conditioning, ModelContract
@@ -32,7 +32,7 @@ COMMAND_TYPES = (TRAJECTORY, FLOAT64_ARRAY, TWIST, TWIST_STAMPED)
 KINDS = ("position", "velocity", "effort")
 ODOMETRY_SIZE = 13
 JOINT_FIELD_SETS = ("position", "position+velocity", "position+velocity+effort")
-USUAL_RATE_HZ = 20.0
+DEFAULT_RATE_HZ = 20.0
 CAUTIOUS = {"position": (0.5, 2.0), "sliding": (0.05, 0.5), "linear": (0.2, 0.5), "angular": (0.5, 2.0), "velocity": (0.3, 2.0)}
 """Largest velocity and acceleration where no source has one, in rad/s or m/s and per second."""
 FALLBACKS = {"position": ["ramp_down:0.5", "hold"], "velocity": ["ramp_down:0.3", "zero"]}
@@ -72,7 +72,7 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ProposedLine:
     """A parameter of the robot's file, with the reason for its value."""
 
     key: str
@@ -83,7 +83,7 @@ class Line:
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
     robot: str
-    lines: tuple[Line, ...]
+    lines: tuple[ProposedLine, ...]
     action_names: tuple[str, ...]
     positions: tuple[int, ...]
     """[A] index in the state of each action's measured position; -1: it has none."""
@@ -115,7 +115,7 @@ class _Proposer:
     def __init__(self, snapshot: GraphSnapshot, contract: ModelContract | None, preset: Preset | None, answers: Answers) -> None:
         self._snapshot, self._contract, self._preset, self._answers = snapshot, contract, preset, answers
         self._limits: dict[str, JointLimits] = {}
-        self._lines: list[Line] = []
+        self._lines: list[ProposedLine] = []
         self._command_name = ""
 
     def proposal(self) -> Proposal:
@@ -130,17 +130,17 @@ class _Proposer:
         actions = self._actions(joints)
         state = self._state(joints, is_twist)
         cameras = self._cameras()
-        rate_hz = self._rhythm(state)
+        rate_hz = self._control_rate_hz(state)
         command_type = self._commands(command, kind, actions, joints)
         self._motion(command_type, actions, joints)
         size = self._contract.state_size if self._contract else self._state_size
         places = [self._joint_order.index(joint) if joint in self._joint_order else -1 for joint in joints]
-        self._lines.insert(0, Line(key="state_size", value=size, comment=self._model("length of the state")))
+        self._lines.insert(0, ProposedLine(key="state_size", value=size, comment=self._model("length of the state")))
         self._lines.insert(
-            0, Line(key="cameras", value=list(cameras) or [""], comment=self._model("names of the cameras, in its order"))
+            0, ProposedLine(key="cameras", value=list(cameras) or [""], comment=self._model("names of the cameras, in its order"))
         )
         self._lines.insert(
-            0, Line(key="action_names", value=list(actions), comment=self._model("columns of an action, in its order"))
+            0, ProposedLine(key="action_names", value=list(actions), comment=self._model("columns of an action, in its order"))
         )
         return Proposal(
             robot=self._answers.robot,
@@ -160,7 +160,7 @@ class _Proposer:
         return tuple(found.get(joint, {}).get("position", (math.nan, math.nan))[1] for joint in joints)
 
     def _add(self, key: str, value: Any, comment: str) -> None:
-        self._lines.append(Line(key=key, value=value, comment=comment))
+        self._lines.append(ProposedLine(key=key, value=value, comment=comment))
 
     def _model(self, what: str) -> str:
         return f"{what}: of {self._contract.model}" if self._contract else f"{what}: chosen here, no model was named"
@@ -170,7 +170,7 @@ class _Proposer:
 
     # --- commands ---
 
-    def _command_topic(self) -> Topic:
+    def _command_topic(self) -> GraphTopic:
         topics = [one for one in self._snapshot.executed_as(*COMMAND_TYPES) if "/rfm/" not in one.name]
         names = [topic.name for topic in topics]
         if not names:
@@ -192,11 +192,11 @@ class _Proposer:
                 return candidates[0]
         raise UndecidedError("command", "several topics take commands", names, names[0])
 
-    def _controlled(self, topic: Topic) -> tuple[str, ...]:
+    def _controlled(self, topic: GraphTopic) -> tuple[str, ...]:
         """Return the joints of the controller behind a topic; empty: not known."""
         return next((found for one in topic.executors if (found := self._snapshot.controller_joints.get(one.node))), ())
 
-    def _joints(self, command: Topic) -> tuple[str, ...]:
+    def _joints(self, command: GraphTopic) -> tuple[str, ...]:
         """Return the joint of each action."""
         known = sorted({joint for topic in self._snapshot.published_as(JOINT_STATE) for joint in _joints_of(topic)})
         found = self._answers.joints or self._controlled(command) or self._prefixed(tuple(self._preset_value("joints", ())), known)
@@ -239,7 +239,7 @@ class _Proposer:
             return self._contract.action_names
         return tuple(self._preset_value("action_names", ())) or joints or ("linear_x", "angular_z")
 
-    def _commands(self, command: Topic, kind: str, actions: tuple[str, ...], joints: tuple[str, ...]) -> str:
+    def _commands(self, command: GraphTopic, kind: str, actions: tuple[str, ...], joints: tuple[str, ...]) -> str:
         nodes = ", ".join(sorted({endpoint.node for endpoint in command.executors}))
         sink = SINKS_OF[kind][0]
         command_type = self._command_type(command, kind)
@@ -260,7 +260,7 @@ class _Proposer:
             self._add("twist_stamped", kind == TWIST_STAMPED, "while no subscriber is known; else the robot follows its type")
         return command_type
 
-    def _command_type(self, command: Topic, kind: str) -> str:
+    def _command_type(self, command: GraphTopic, kind: str) -> str:
         if self._answers.command_type:
             if self._answers.command_type not in KINDS[:2]:
                 fix = "position or velocity; other robots are written by hand (docs/integrate.md)"
@@ -286,7 +286,7 @@ class _Proposer:
 
     # --- the state ---
 
-    def _state(self, joints: tuple[str, ...], is_twist: bool) -> list[Topic]:
+    def _state(self, joints: tuple[str, ...], is_twist: bool) -> list[GraphTopic]:
         """Write the parts of the state, and return their topics."""
         parts = [part.partition(":") for part in self._answers.state] or self._parts(joints, is_twist)
         self._joint_order: tuple[str, ...] = ()
@@ -336,7 +336,7 @@ class _Proposer:
             return names
         return joints or names
 
-    def _joint_states(self, joints: tuple[str, ...], fields: str) -> Topic:
+    def _joint_states(self, joints: tuple[str, ...], fields: str) -> GraphTopic:
         size = self._contract.state_size if self._contract else 0
         order = self._joint_order = self._state_joints(joints, size if not self._answers.state else 0)
         topic = self._joint_topic(order)
@@ -353,7 +353,7 @@ class _Proposer:
         self._state_size += len(order) * len(names)
         return topic
 
-    def _joint_topic(self, joints: Sequence[str]) -> Topic | None:
+    def _joint_topic(self, joints: Sequence[str]) -> GraphTopic | None:
         topics = [one for one in self._snapshot.published_as(JOINT_STATE) if set(joints) <= set(_joints_of(one))]
         names = [topic.name for topic in topics]
         wanted = self._answers.joint_topic
@@ -375,7 +375,7 @@ class _Proposer:
         shared = [_shared_namespace(topic, self._command_name) for topic in topics]
         return [topic for topic, parts in zip(topics, shared, strict=True) if parts == max(shared)]
 
-    def _odometry(self) -> Topic:
+    def _odometry(self) -> GraphTopic:
         topics = self._snapshot.published_as(ODOMETRY)
         names = [topic.name for topic in topics]
         preset = next((entry.partition("=")[2] for entry in self._preset_value("state_topics", ())), "")
@@ -406,11 +406,11 @@ class _Proposer:
         raw = {name for name, topic in topics.items() if COMPRESSED_IMAGE not in topic.published_types}
         self._add("camera_topics", [f"{name}={topic.name}" for name, topic in topics.items()], "topic of each camera")
         types = [f"{name}={'image' if name in raw else 'compressed'}" for name in topics]
-        seen = "; ".join(f"{name}: {_seen(topic)}" for name, topic in topics.items())
+        seen = "; ".join(f"{name}: {_sample_text(topic)}" for name, topic in topics.items())
         self._add("camera_types", types, f"as they are published. {seen}")
         return names
 
-    def _camera(self, name: str, names: Sequence[str]) -> Topic:
+    def _camera(self, name: str, names: Sequence[str]) -> GraphTopic:
         there = [topic for topic in self._snapshot.published_as(IMAGE, COMPRESSED_IMAGE) if not _is_depth(topic)]
         if given := self._answers.cameras.get(name):
             known = [topic.name for topic in self._snapshot.published_as(IMAGE, COMPRESSED_IMAGE)]
@@ -429,11 +429,11 @@ class _Proposer:
             "camera", f"which topic is the model's camera {name!r}?", choices, f"{name}={(choices or ['/TOPIC'])[0]}"
         )
 
-    def _rhythm(self, state: Sequence[Topic]) -> float:
+    def _control_rate_hz(self, state: Sequence[GraphTopic]) -> float:
         measured = [topic.sample.rate_hz for topic in state if topic.sample and topic.sample.rate_hz]
         model_hz = self._contract.control_rate_hz if self._contract else 0.0
         slowest = min(measured, default=math.inf)
-        rate_hz = self._answers.rate_hz or model_hz or min(USUAL_RATE_HZ, max(1.0, float(math.floor(slowest * 1.05))))
+        rate_hz = self._answers.rate_hz or model_hz or min(DEFAULT_RATE_HZ, max(1.0, float(math.floor(slowest * 1.05))))
         why = "asked for" if self._answers.rate_hz else "rate of the demonstrations" if model_hz else "chosen here"
         if slowest < 0.9 * rate_hz:
             why += f"; the state comes at {slowest:.1f} Hz alone, so that several commands follow one reading"
@@ -487,7 +487,7 @@ class _Proposer:
     def _rates(self, joints: Sequence[str], known: Sequence[JointLimits | None]) -> None:
         cautious = [CAUTIOUS["sliding" if one and one.is_sliding else "position"] for one in known]
         fastest = [min(most, one.velocity if one else math.inf) for (most, _), one in zip(cautious, known, strict=True)]
-        asked, own = self._asked_velocities(len(joints)), self._of_preset("limits.max_velocity", joints)
+        asked, own = self._requested_velocities(len(joints)), self._of_preset("limits.max_velocity", joints)
         comment = "rad/s, or m/s of a sliding joint; cautious, chosen here: raise it when the robot moves as it should"
         comment = "asked for" if asked else self._source("limits.max_velocity", comment) if own else comment
         self._add("limits.max_velocity", asked or own or fastest, comment)
@@ -499,7 +499,7 @@ class _Proposer:
         axes = self._lines_value("twist_axes")
         kinds = [entry.partition("=")[2].partition(".")[0] for entry in axes] if axes else ["velocity"] * len(actions)
         cautious = [CAUTIOUS[kind] for kind in kinds]
-        asked = self._asked_velocities(len(actions))
+        asked = self._requested_velocities(len(actions))
         is_presets = self._preset_value("command_type") == "velocity"  # limits of positions do not apply to velocities
         lower, upper = (self._of_preset(key, actions) if is_presets else None for key in ("limits.lower", "limits.upper"))
         comment = self._source("limits.upper", "m/s and rad/s") if upper else "m/s and rad/s; cautious, chosen here"
@@ -510,7 +510,7 @@ class _Proposer:
         comment = self._source("limits.max_acceleration", "") if acceleration else "per second; cautious, chosen here"
         self._add("limits.max_acceleration", acceleration or [most for _, most in cautious], comment)
 
-    def _asked_velocities(self, count: int) -> list[float]:
+    def _requested_velocities(self, count: int) -> list[float]:
         asked = self._answers.max_velocity
         if len(asked) not in (0, 1, count):
             fix = f"give one for all, or {count} with commas"
@@ -556,31 +556,31 @@ def _shared_namespace(topic: str, other: str) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _joints_of(topic: Topic) -> list[str]:
+def _joints_of(topic: GraphTopic) -> list[str]:
     return list(topic.sample.joints) if topic.sample else []
 
 
-def _publishers(topic: Topic) -> str:
+def _publishers(topic: GraphTopic) -> str:
     return ", ".join(sorted({endpoint.node for endpoint in topic.publishers}))
 
 
-def _rate(topic: Topic) -> str:
+def _rate(topic: GraphTopic) -> str:
     rate_hz = topic.sample.rate_hz if topic.sample else 0.0
     return f" at {rate_hz:.0f} Hz" if rate_hz else ""
 
 
-def _seen(topic: Topic) -> str:
+def _sample_text(topic: GraphTopic) -> str:
     image = topic.sample.image if topic.sample else None
     return f"{image.encoding} {image.width_px} x {image.height_px}{_rate(topic)}" if image else "nothing arrived"
 
 
-def _is_depth(topic: Topic) -> bool:
+def _is_depth(topic: GraphTopic) -> bool:
     image = topic.sample.image if topic.sample else None
     encoding = image.encoding if image else ""
     return "compressedDepth" in topic.name or any(name in encoding for name in ("16UC1", "32FC1", "compressedDepth"))
 
 
-def _best_of_each(topics: Iterable[Topic]) -> list[Topic]:
+def _best_of_each(topics: Iterable[GraphTopic]) -> list[GraphTopic]:
     """Return one topic per camera: its compressed images where there are both, because raw ones are lost more easily."""
     found = {topic.name: topic for topic in topics}
     covered = {name.removesuffix("/compressed") for name in found if name.endswith("/compressed")}

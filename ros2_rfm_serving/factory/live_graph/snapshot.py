@@ -33,7 +33,7 @@ class EndpointQos:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class GraphEndpoint:
     """A publisher or a subscription of a node."""
 
     node: str
@@ -82,10 +82,10 @@ class TopicSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Topic:
+class GraphTopic:
     name: str
-    publishers: tuple[Endpoint, ...] = ()
-    subscribers: tuple[Endpoint, ...] = ()
+    publishers: tuple[GraphEndpoint, ...] = ()
+    subscribers: tuple[GraphEndpoint, ...] = ()
     sample: TopicSample | None = None
     """Messages that arrived on it; None: it was not subscribed to."""
 
@@ -99,7 +99,7 @@ class Topic:
         return tuple(sorted({endpoint.type for endpoint in self.publishers}))
 
     @property
-    def executors(self) -> tuple[Endpoint, ...]:
+    def executors(self) -> tuple[GraphEndpoint, ...]:
         """Subscriptions that may execute commands, without those that only observe."""
         return tuple(endpoint for endpoint in self.subscribers if not endpoint.is_observer)
 
@@ -114,7 +114,7 @@ class GraphSnapshot:
     """Topics, services and nodes of a graph. Names are absolute; hidden topics and the node that made the snapshot are left out."""
 
     domain: int = 0
-    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics: Mapping[str, GraphTopic] = field(default_factory=dict)
     services: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name -> types of the services that nodes offer."""
     actions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -125,20 +125,20 @@ class GraphSnapshot:
     robot_descriptions: Mapping[str, str] = field(default_factory=dict)
     """Topic -> URDF, for topics called robot_description."""
 
-    def published_as(self, *types: str) -> list[Topic]:
+    def published_as(self, *types: str) -> list[GraphTopic]:
         """Return the topics that have a publisher of one of these types, in the order of their names."""
         return [topic for _, topic in sorted(self.topics.items()) if set(types) & set(topic.published_types)]
 
-    def executed_as(self, *types: str) -> list[Topic]:
+    def executed_as(self, *types: str) -> list[GraphTopic]:
         """Return the topics with a subscription of one of these types that may execute commands, in the order of their names."""
         found = sorted(self.topics.items())
         return [topic for _, topic in found if set(types) & set(topic.executed_types)]
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> GraphTopic:
         """Return the topic, or one without publishers and subscribers where no node uses that name."""
-        return self.topics.get(name, Topic(name=name))
+        return self.topics.get(name, GraphTopic(name=name))
 
 
-def snapshot_of(topics: Iterable[Topic], **more: object) -> GraphSnapshot:
+def snapshot_of(topics: Iterable[GraphTopic], **more: object) -> GraphSnapshot:
     """Return a snapshot of these topics."""
     return GraphSnapshot(topics={topic.name: topic for topic in topics}, **more)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.discovery import Mode
+from ros2_rfm_serving.factory.discovery import DiscoveryMode
 from ros2_rfm_serving.operate.deploy.files import Document, distinct, distinct_types, dump, slug
 from ros2_rfm_serving.operate.deploy.pods import FILES, GPU, key_of, name_of, pod
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
@@ -17,7 +17,7 @@ ROBOTS = (Role.ROBOT, Role.WORLD)
 
 def manifests(plan: Plan) -> dict[str, str]:
     """Return the files by name. Raises: `ConfigurationError`."""
-    if plan.factory.discovery.mode is Mode.PEERS and not plan.options.host_network:
+    if plan.factory.discovery.mode is DiscoveryMode.PEERS and not plan.options.host_network:
         problem, fix = "pods have addresses of their own, which no descriptor knows", "--host-network, or `mode: server`"
         raise ConfigurationError(problem, file=plan.factory.file, key="discovery.mode", fix=fix)
     distinct((process.name for process in plan.processes), plan.factory.file)

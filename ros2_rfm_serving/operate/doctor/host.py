@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.environment import VISIBLE, host_named, server_hosts, visible_devices
-from ros2_rfm_serving.factory.hosts import NO_DEVICE, Host
+from ros2_rfm_serving.factory.machines import NO_DEVICE, Machine
 from ros2_rfm_serving.operate.carried import WITHOUT_GPU, entries_of
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 
@@ -69,14 +69,14 @@ def shared_gpu(
     return [f"{', '.join(servers)} take the first of {num} GPUs, all of them: {fix}"]
 
 
-def _address(name: str, host: Host) -> Finding:
+def _address(name: str, host: Machine) -> Finding:
     part, fix = f"{name}: address", "correct `address` in `hosts`, or start the host that this machine is"
     if not is_here(host):
         return Finding(part=part, verdict=Verdict.MISSING, found=f"{host.address} is not this machine's", fix=fix)
     return Finding(part=part, verdict=Verdict.OK, found=str(host.address))
 
 
-def is_here(host: Host) -> bool:
+def is_here(host: Machine) -> bool:
     """Return whether the host's address is one of this machine's."""
     try:
         _bind(str(host.address), 0)

@@ -13,7 +13,7 @@ from enum import Enum
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.discovery import Mode
+from ros2_rfm_serving.factory.discovery import DiscoveryMode
 from ros2_rfm_serving.factory.environment import ELSEWHERE, PEERS, discovery_environment
 from ros2_rfm_serving.operate.carried import gpu_of
 from ros2_rfm_serving.operate.deploy.files import distinct_types, slug
@@ -92,7 +92,7 @@ def layout(factory: Factory, engines: Collection[str], *, one_machine: bool = Fa
     Raises: `ConfigurationError` where node labels could not distinguish GPUs."""
     gpus = {server: gpu_of(gpu_type, engines) for server, gpu_type in factory.gpu_types.items()}
     types = distinct_types(filter(None, gpus.values()), factory.file)
-    hosts = {} if one_machine else {server: seat.host for server, seat in factory.seats.items()}
+    hosts = {} if one_machine else {server: seat.host for server, seat in factory.gpu_assignments.items()}
     members: dict[str, list[str]] = {}
     for server in factory.servers:
         members.setdefault(hosts.get(server, server), []).append(server)
@@ -172,12 +172,12 @@ def _without_a_node(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> 
 def heard(factory: Factory, addresses: Collection[str], own: str) -> dict[str, str]:
     """Return the environment for the factory's processes, wherever Ray puts them. An empty value removes a variable.
     addresses: of the cluster's nodes. own: of this machine. Raises: `ConfigurationError`."""
-    if factory.discovery.mode is Mode.SERVER:
+    if factory.discovery.mode is DiscoveryMode.SERVER:
         problem, fix = "a discovery server has one address, and Ray moves what it keeps", "`mode: peers`, or multicast"
         raise ConfigurationError(problem, file=factory.file, key="discovery.mode", fix=fix)
     if set(addresses) <= {own}:
         return discovery_environment(factory)
     found = discovery_environment(factory, ELSEWHERE)
-    if factory.discovery.mode is Mode.PEERS:
+    if factory.discovery.mode is DiscoveryMode.PEERS:
         found[PEERS] = ";".join(dict.fromkeys([*filter(None, found[PEERS].split(";")), *sorted(addresses)]))
     return found

@@ -9,7 +9,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.cores import in_words
+from ros2_rfm_serving.factory.cores import cores_text
 
 FIX = "name cores that this machine has and this process may use, such as"
 
@@ -29,7 +29,7 @@ def keep_to(cores: Set[int]) -> None:
         missing = set(cores)
     if missing:
         os.sched_setaffinity(0, before)
-        raise ConfigurationError(f"there is no core {in_words(missing)} for it", key="cores", fix=f"{FIX} {in_words(before)}")
+        raise ConfigurationError(f"there is no core {cores_text(missing)} for it", key="cores", fix=f"{FIX} {cores_text(before)}")
     for thread in Path("/proc/self/task").iterdir():  # the middleware has started some by now
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cores)

@@ -22,12 +22,12 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.factory.live_graph.snapshot import (
     FLOAT64_ARRAY,
     TRAJECTORY,
-    Endpoint,
     EndpointQos,
+    GraphEndpoint,
     GraphSnapshot,
+    GraphTopic,
     ImageSample,
     Range,
-    Topic,
     TopicSample,
 )
 from ros2_rfm_serving.ros.node.timers import every
@@ -145,18 +145,18 @@ class GraphSnapshotNode(Node):
             robot_descriptions=dict(self._descriptions),
         )
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> GraphTopic:
         own = self.get_fully_qualified_name()
         publishers = [_endpoint(one) for one in self.get_publishers_info_by_topic(name) if full_name(one) != own]
         subscribers = [_endpoint(one, takes=True) for one in self.get_subscriptions_info_by_topic(name) if full_name(one) != own]
         sampler = self._sampled.get(name)
         sample = sampler.sample() if sampler else None
-        return Topic(name=name, publishers=tuple(publishers), subscribers=tuple(subscribers), sample=sample)
+        return GraphTopic(name=name, publishers=tuple(publishers), subscribers=tuple(subscribers), sample=sample)
 
 
-def _endpoint(info: TopicEndpointInfo, *, takes: bool = False) -> Endpoint:
+def _endpoint(info: TopicEndpointInfo, *, takes: bool = False) -> GraphEndpoint:
     node = full_name(info)
-    return Endpoint(
+    return GraphEndpoint(
         node=node,
         type=info.topic_type,
         qos=_qos(info.qos_profile),

@@ -28,7 +28,7 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.newcomer import newcomer
+from ros2_rfm_serving.factory.dynamic_robot import dynamic_robot_entry
 from ros2_rfm_serving.factory.nodes import merged_parameters, node_list, robot_nodes
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot import RobotBrain, Sensors, TaskGoal
@@ -57,7 +57,7 @@ def settings_of(factory: Factory, robot: str, task: str = "") -> RobotSettings:
     """Return a robot's settings as its node would have them.
     task: for a robot that the descriptor need not contain; the factory admits it in addition. Raises: `ConfigurationError`."""
     config = shipped("config")
-    nodes = robot_nodes(factory, newcomer(factory, robot, task), config) if task else node_list(factory, config)
+    nodes = robot_nodes(factory, dynamic_robot_entry(factory, robot, task), config) if task else node_list(factory, config)
     robots = [node for node in nodes if node.executable == "robot_node"]
     node = next((node for node in robots if node.name == robot), None)
     if node is None:

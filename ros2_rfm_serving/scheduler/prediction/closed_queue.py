@@ -20,7 +20,7 @@ from heapq import heappop
 
 import numpy as np
 
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Tally, Waits, answer, drawn
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order, uncounted
@@ -43,7 +43,7 @@ class Service:
     """Dispatch policy, `dispatch` of the descriptor."""
     waits: bool = False
     """True when the server waits for one more request in a batch where that pays (`types/batch_wait.py`)."""
-    stragglers: Stragglers | None = None
+    stragglers: StragglerConfig | None = None
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of, straggling
 from ros2_rfm_serving.scheduler.slo import Slo
 
@@ -136,7 +136,7 @@ class Curves:
         steps: Mapping[tuple[str, str], SteppedService] = MappingProxyType({}),
         away_s: Mapping[str, float] = MappingProxyType({}),
         continuous: Collection[str] = (),
-        stragglers: Mapping[str, Stragglers] = MappingProxyType({}),
+        stragglers: Mapping[str, StragglerConfig] = MappingProxyType({}),
     ) -> None:
         """Prepare the curves. fits: (model, GPU type) pairs that may be used. steps: law of their solver steps, where it is known.
         away_s: GPU type -> part of its latencies due to a host that is not the nearest. continuous: GPU types whose servers batch
@@ -365,7 +365,7 @@ class Curves:
         return Line((0.0, *line.x), (away_s + (line.y[0] - away_s) * min(alone_s / first_s, 1.0), *line.y))
 
 
-def _straggling(profile: Profile, stragglers: Mapping[str, Stragglers]) -> Profile:
+def _straggling(profile: Profile, stragglers: Mapping[str, StragglerConfig]) -> Profile:
     for some in {(some.share, some.factor): some for some in stragglers.values()}.values():
         profile = straggling(profile, some.share, some.factor, {gpu for gpu, its in stragglers.items() if its == some})
     return profile

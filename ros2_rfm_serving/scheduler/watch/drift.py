@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.profiles.table import Array
 from ros2_rfm_serving.scheduler.seen import LEAST_PACE, MOST_PACE
@@ -120,7 +120,7 @@ class Pace(NamedTuple):
 class Drift:
     """Pace estimates of the servers of a schedule."""
 
-    def __init__(self, profile: Profile, stragglers: Stragglers | None = None) -> None:
+    def __init__(self, profile: Profile, stragglers: StragglerConfig | None = None) -> None:
         """profile: as measured, with one kind of batching per model and GPU type (`Profile.batched`). stragglers: as declared; a
         pace is relative to the mean service time, which includes them."""
         self._declared = stragglers.pace if stragglers else 1.0
@@ -150,7 +150,7 @@ class Drift:
             anew.append(name)
         return anew
 
-    def straggle(self, stragglers: Mapping[str, Stragglers]) -> None:
+    def straggle(self, stragglers: Mapping[str, StragglerConfig]) -> None:
         """Account for stragglers beyond the declared ones, which plans use from now on."""
         for name, server in self._servers.items():
             late = stragglers[name].pace / self._declared if name in stragglers else 1.0

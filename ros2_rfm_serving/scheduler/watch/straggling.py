@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate, pairwise, takewhile
 from typing import NamedTuple
 
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.scheduler.watch.words import ServerWord
 
 LOT_S, LONGEST_LOT_S = 1.0, 10.0
@@ -183,9 +183,9 @@ class Straggling:
         self._servers: dict[str, _Server] = {}
         self._held_s: dict[str, float] = {}
         """Server -> time of the finding in use."""
-        self.used: dict[str, Stragglers] = {}
+        self.used: dict[str, StragglerConfig] = {}
         """Stragglers that plans use in place of the declared ones; equal for all servers in it."""
-        self.found: dict[str, tuple[Stragglers, int]] = {}
+        self.found: dict[str, tuple[StragglerConfig, int]] = {}
         """Servers that surely straggle -> present measurement and number of events."""
 
     def place(self, servers: Collection[str], anew: Collection[str]) -> None:
@@ -202,7 +202,9 @@ class Straggling:
         if word.counts and (server := self._servers.get(word.server)):
             server.hear(word, now_s)
 
-    def look(self, usual: Mapping[str, Usual], gpu_types: Mapping[str, str], declared: Stragglers | None, now_s: float) -> bool:
+    def look(
+        self, usual: Mapping[str, Usual], gpu_types: Mapping[str, str], declared: StragglerConfig | None, now_s: float
+    ) -> bool:
         """Adopt findings that surely differ from those in use, and return whether there are any.
 
         usual: normal times of servers whose batching allows a judgement. gpu_types: of all servers; where several straggle alike,
@@ -239,19 +241,19 @@ class Straggling:
         return expected >= NONE and whole.events <= 1
 
 
-def _is_more(some: Stragglers, events: int, than: Stragglers | None) -> bool:
+def _is_more(some: StragglerConfig, events: int, than: StragglerConfig | None) -> bool:
     """Return whether a measurement surely exceeds the one in use."""
     low = some.share * (1.0 - SURE / math.sqrt(events))
     return than is None or low > DIFFERENT * than.share or some.factor > DIFFERENT * than.factor
 
 
-def _is_less(some: Stragglers, events: int, than: Stragglers) -> bool:
+def _is_less(some: StragglerConfig, events: int, than: StragglerConfig) -> bool:
     """Return whether a measurement is surely below the one in use."""
     high = some.share * (1.0 + SURE / math.sqrt(events))
     return high * DIFFERENT < than.share or some.factor * DIFFERENT < than.factor
 
 
-def _common(sums: Mapping[str, Mapping[float, _Sum]], events: int) -> tuple[tuple[Stragglers, int] | None, list[str]]:
+def _common(sums: Mapping[str, Mapping[float, _Sum]], events: int) -> tuple[tuple[StragglerConfig, int] | None, list[str]]:
     """Return the common stragglers of servers without those that surely have fewer, and the servers; None: they do not straggle."""
     those = list(sums)
     while those:
@@ -273,7 +275,7 @@ def _common(sums: Mapping[str, Mapping[float, _Sum]], events: int) -> tuple[tupl
     times = sum(one.late * one.times for one in newest.values() if one.late) / whole.late
     if not enough or not LEAST_SHARE <= share <= MOST_SHARE or times < TIMES:
         return None, []
-    return (Stragglers(share=float(f"{share:.2g}"), factor=round(min(times, MOST_TIMES), 1)), int(whole.events)), those
+    return (StragglerConfig(share=float(f"{share:.2g}"), factor=round(min(times, MOST_TIMES), 1)), int(whole.events)), those
 
 
 def _since(sums: Iterable[Mapping[float, _Sum]], most: int) -> tuple[float, bool]:

@@ -10,7 +10,7 @@ import pytest
 from ros2_rfm_serving.cli.robot import _secured
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
-from ros2_rfm_serving.factory.newcomer import newcomer
+from ros2_rfm_serving.factory.dynamic_robot import dynamic_robot_entry
 from ros2_rfm_serving.factory.nodes import NodeSpec, robot_nodes
 from ros2_rfm_serving.security.folder import CERTIFICATE, KEY, Folder, write_private
 from ros2_rfm_serving.security.own import ENCLAVE
@@ -32,7 +32,7 @@ def issued(folder: Path, *members: str) -> Path:
 
 def secured(repository: Path, folder: Path | None) -> list[NodeSpec]:
     factory = load_factory(repository / "config" / "factory_emulated.yaml")
-    arm = newcomer(factory, "arm_2", "idle_arm")
+    arm = dynamic_robot_entry(factory, "arm_2", "idle_arm")
     return _secured(robot_nodes(factory, arm, repository / "config", work={}), factory, arm, folder)
 
 

@@ -28,7 +28,7 @@ from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.engines.weights_header import MOST_BYTES
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
-from ros2_rfm_serving.factory.catalogue import Footprint, Service
+from ros2_rfm_serving.factory.catalogue import FootprintEntry, ServiceEntry
 from ros2_rfm_serving.operate import bundles
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.types import Conditioning, InferenceRequest
@@ -246,8 +246,8 @@ def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path
 
 def test_an_emulated_text_model_serves_several_at_once_each_the_slower_the_more_they_are() -> None:
     """As in virtual time: `ProcessorSharing`. Here a second request comes after the first eighth of the first one's work."""
-    service = Service(batching="continuous", base_ms=100, per_request_ms=50, max_concurrent=3, jitter=0)
-    footprint = Footprint(memory_gb=1, load_s=1, source="said", service=service, derivation="said")
+    service = ServiceEntry(batching="continuous", base_ms=100, per_request_ms=50, max_concurrent=3, jitter=0)
+    footprint = FootprintEntry(memory_gb=1, load_s=1, source="said", service=service, derivation="said")
     waited: list[float] = []
 
     def wait(seconds: float) -> None:

@@ -16,7 +16,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.engines.text.chat_client import MAX_ANSWER_BYTES
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
-from ros2_rfm_serving.factory.catalogue import Footprint, Service
+from ros2_rfm_serving.factory.catalogue import FootprintEntry, ServiceEntry
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import (
     MONITOR,
@@ -71,8 +71,8 @@ def test_the_descriptor_says_how_many_run_at_once(options: dict[str, Any], at_on
 
 
 def test_the_live_server_runs_as_many_at_once_as_the_simulated_one() -> None:
-    service = Service(batching="continuous", base_ms=100, per_request_ms=10, max_concurrent=7)
-    footprint = Footprint(memory_gb=1, load_s=1, source="said", service=service, derivation="said")
+    service = ServiceEntry(batching="continuous", base_ms=100, per_request_ms=10, max_concurrent=7)
+    footprint = FootprintEntry(memory_gb=1, load_s=1, source="said", service=service, derivation="said")
 
     def build(**options: Any) -> Engine:
         plain = spec(**options)

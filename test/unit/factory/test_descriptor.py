@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.cli import check
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
-from ros2_rfm_serving.factory.cores import cores_of, in_words
+from ros2_rfm_serving.factory.cores import cores_of, cores_text
 from ros2_rfm_serving.factory.nodes import node_list
 from ros2_rfm_serving.factory.reading_cores import shared_cores
-from ros2_rfm_serving.factory.task import Pipelining
+from ros2_rfm_serving.factory.task import PipeliningEntry
 from ros2_rfm_serving.types import Fallback
 
 
@@ -94,7 +94,7 @@ def test_an_error_names_line_key_and_fix(old: str, new: str, expected: list[str]
 
 def test_a_task_may_be_pipelined_where_rows_join_running_batches() -> None:
     continuous = SMALL.replace("num_servers: 1", "num_servers: 1\n  batching: continuous")
-    assert parse_factory(continuous.replace(*PIPELINED)).tasks["carry"].execution.pipelining == Pipelining()
+    assert parse_factory(continuous.replace(*PIPELINED)).tasks["carry"].execution.pipelining == PipeliningEntry()
     assert parse_factory(continuous).tasks["carry"].execution.pipelining is None
 
 
@@ -259,4 +259,4 @@ def test_check_warns_of_cores_that_this_machine_does_not_have(repository: Path, 
 
 @given(st.frozensets(st.integers(0, 300)))
 def test_cores_in_words_are_those_cores(cores: frozenset[int]) -> None:
-    assert cores_of(in_words(cores)) == cores
+    assert cores_of(cores_text(cores)) == cores

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, load_factory, parse_factory
 from ros2_rfm_serving.factory.environment import discovery_environment, gpu_environment, on_host, server_hosts, visible_devices
-from ros2_rfm_serving.factory.hosts import Host, Wish, seats
+from ros2_rfm_serving.factory.machines import GpuRequest, Machine, assign_gpus
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.shipped import shipped
 
@@ -117,16 +117,16 @@ def test_hosts_that_are_none_and_discovery_without_them() -> None:
     with pytest.raises(ConfigurationError, match=r"discovery.mode.*`peers` needs to know whom to find"):
         parse_factory(alone, "f.yaml")
     plain = parse_factory(alone.replace("mode: peers, ", "").replace(", peers: [10.0.0.9]", ""))
-    assert plain.discovery.domain == 42 and not plain.hosts and not plain.seats
+    assert plain.discovery.domain == 42 and not plain.hosts and not plain.gpu_assignments
     assert discovery_environment(plain) == {"ROS_DOMAIN_ID": "42"}
 
 
 def test_a_long_chain_of_moves_is_found_and_more_hosts_than_that_are_refused() -> None:
     """Each may sit on two hosts, and the last one's only host is the first one's choice."""
     num = 256
-    hosts = {f"h{i}": Host(address=IPv4Address("10.0.0.1") + i, gpus={"A": 1}) for i in range(num)}
-    wishes = {f"s{i}": Wish("A", (f"h{i}", f"h{i + 1}")) for i in range(num - 1)} | {"last": Wish("A", ("h0",))}
-    found = seats(hosts, wishes)
+    hosts = {f"h{i}": Machine(address=IPv4Address("10.0.0.1") + i, gpus={"A": 1}) for i in range(num)}
+    wishes = {f"s{i}": GpuRequest("A", (f"h{i}", f"h{i + 1}")) for i in range(num - 1)} | {"last": GpuRequest("A", ("h0",))}
+    found = assign_gpus(hosts, wishes)
     assert len(found) == num and found["last"].host == "h0"
     many = "".join(f"  h{i}: {{address: 10.1.{i // 250}.{i % 250 + 1}}}\n" for i in range(num))
     with pytest.raises(ConfigurationError, match="hosts: are 259 machines; at most 256"):
@@ -134,7 +134,7 @@ def test_a_long_chain_of_moves_is_found_and_more_hosts_than_that_are_refused() -
 
 
 def test_servers_are_spread_and_everything_has_its_host(factory: Factory) -> None:
-    assert {server: tuple(seat) for server, seat in factory.seats.items()} == {
+    assert {server: tuple(seat) for server, seat in factory.gpu_assignments.items()} == {
         "server_1": ("gpu_a", "0"),
         "server_2": ("gpu_b", "1"),  # its L4 is 0
         "server_3": ("gpu_a", "1"),
@@ -198,7 +198,7 @@ def test_what_is_visible_is_what_pytorch_sees(visible: str, monkeypatch: pytest.
 
 def test_listed_devices_are_taken_as_they_are() -> None:
     factory = changed("{H200: 2}", "{H200: [2, GPU-8a5f]}")
-    assert [factory.seats[server].device for server in ("server_1", "server_3")] == ["2", "GPU-8a5f"]
+    assert [factory.gpu_assignments[server].device for server in ("server_1", "server_3")] == ["2", "GPU-8a5f"]
 
 
 def test_whom_the_processes_of_a_host_hear(factory: Factory) -> None:
@@ -240,9 +240,9 @@ WISHES = st.lists(st.tuples(st.sampled_from(TYPES), st.sets(st.sampled_from(NAME
 def test_a_seating_is_right_and_found_wherever_there_is_one(
     gpus: dict[str, dict[str, int]], wishes: list[tuple[str, set[str]]]
 ) -> None:
-    hosts = {name: Host(address=IPv4Address(f"10.0.0.{i + 1}"), gpus=gpus[name]) for i, name in enumerate(NAMES)}
-    wished = {f"s{i}": Wish(gpu, tuple(sorted(names))) for i, (gpu, names) in enumerate(wishes)}
-    found = seats(hosts, wished)
+    hosts = {name: Machine(address=IPv4Address(f"10.0.0.{i + 1}"), gpus=gpus[name]) for i, name in enumerate(NAMES)}
+    wished = {f"s{i}": GpuRequest(gpu, tuple(sorted(names))) for i, (gpu, names) in enumerate(wishes)}
+    found = assign_gpus(hosts, wished)
     for server, seat in found.items():
         assert not wished[server].hosts or seat.host in wished[server].hosts
     assert len({(seat.host, seat.device) for seat in found.values()}) == len(found)
@@ -251,7 +251,7 @@ def test_a_seating_is_right_and_found_wherever_there_is_one(
     assert (len(found) == len(wished)) == _can_all_sit(gpus, list(wished.values()))
 
 
-def _can_all_sit(gpus: dict[str, dict[str, int]], wishes: list[Wish]) -> bool:
+def _can_all_sit(gpus: dict[str, dict[str, int]], wishes: list[GpuRequest]) -> bool:
     """By trying everything."""
     if not wishes:
         return True
@@ -268,6 +268,6 @@ def _can_all_sit(gpus: dict[str, dict[str, int]], wishes: list[Wish]) -> bool:
 
 
 def test_equal_servers_are_spread_evenly() -> None:
-    hosts = {name: Host(address=IPv4Address(f"10.0.0.{i + 1}"), gpus={"A": 8}) for i, name in enumerate(NAMES)}
-    found = seats(hosts, {f"s{i}": Wish("A") for i in range(7)})
+    hosts = {name: Machine(address=IPv4Address(f"10.0.0.{i + 1}"), gpus={"A": 8}) for i, name in enumerate(NAMES)}
+    found = assign_gpus(hosts, {f"s{i}": GpuRequest("A") for i in range(7)})
     assert sorted(Counter(seat.host for seat in found.values()).values()) == [2, 2, 3]

@@ -19,10 +19,10 @@ from ros2_rfm_serving.factory.live_graph.snapshot import (
     ODOMETRY,
     TRAJECTORY,
     TWIST,
-    Endpoint,
+    GraphEndpoint,
     GraphSnapshot,
+    GraphTopic,
     ImageSample,
-    Topic,
     TopicSample,
     snapshot_of,
 )
@@ -43,8 +43,8 @@ ROBOT = RobotInterface(
 )
 
 
-def published(name: str, kind: str, sample: TopicSample | None, node: str = "/driver") -> Topic:
-    return Topic(name=name, publishers=(Endpoint(node=node, type=kind),), sample=sample)
+def published(name: str, kind: str, sample: TopicSample | None, node: str = "/driver") -> GraphTopic:
+    return GraphTopic(name=name, publishers=(GraphEndpoint(node=node, type=kind),), sample=sample)
 
 
 def joint_states(**changed: Any) -> TopicSample:
@@ -57,17 +57,17 @@ def images(**changed: Any) -> TopicSample:
     return replace(TopicSample(num_messages=90, seconds=3.0, rate_hz=30.0, image=image), **changed)
 
 
-def taken(name: str = "/jtc/joint_trajectory", kind: str = TRAJECTORY, **more: Any) -> Topic:
-    return Topic(name=name, subscribers=(Endpoint(node="/jtc", type=kind, **more),))
+def taken(name: str = "/jtc/joint_trajectory", kind: str = TRAJECTORY, **more: Any) -> GraphTopic:
+    return GraphTopic(name=name, subscribers=(GraphEndpoint(node="/jtc", type=kind, **more),))
 
 
-def graph(*topics: Topic, **more: Any) -> GraphSnapshot:
+def graph(*topics: GraphTopic, **more: Any) -> GraphSnapshot:
     """Return a graph that fits the robot, but for the topics that are given."""
     usual = (published("/cam/image", IMAGE, images()), published("/joint_states", JOINT_STATE, joint_states()), taken())
     return snapshot_of([*usual, *topics], **more)
 
 
-def without(name: str, *topics: Topic) -> GraphSnapshot:
+def without(name: str, *topics: GraphTopic) -> GraphSnapshot:
     whole = graph(*topics)
     return replace(whole, topics={key: topic for key, topic in whole.topics.items() if key != name})
 
@@ -144,7 +144,7 @@ def test_a_camera_on_a_topic_without_images_and_two_cameras_on_one_topic_are_nam
 
 
 def test_stamps_that_fall_behind_are_named_and_clocks_that_are_apart_are_not() -> None:
-    def stamped(*ages_s: float) -> Topic:
+    def stamped(*ages_s: float) -> GraphTopic:
         return published("/cam/image", IMAGE, replace(images(), stamp_age_s=ages_s))
 
     found = only(compare(ROBOT, graph(stamped(17.0, 22.0))))
@@ -212,7 +212,9 @@ def test_a_silent_a_slow_and_a_broken_camera_are_three_causes() -> None:
 
 
 def test_two_publishers_of_a_camera() -> None:
-    two = Topic(name="/cam/image", publishers=tuple(Endpoint(node=node, type=IMAGE) for node in ("/a", "/b")), sample=images())
+    two = GraphTopic(
+        name="/cam/image", publishers=tuple(GraphEndpoint(node=node, type=IMAGE) for node in ("/a", "/b")), sample=images()
+    )
     assert "2 publishers (/a, /b)" in only(compare(ROBOT, graph(two))).problem
 
 
@@ -238,7 +240,7 @@ def test_controllers_that_do_not_fit_the_commands() -> None:
 
 
 def test_another_publisher_of_commands_is_named_and_the_robots_own_node_is_not() -> None:
-    topic = replace(taken(), publishers=(Endpoint(node="/arm_1/robot", type=TRAJECTORY),))
+    topic = replace(taken(), publishers=(GraphEndpoint(node="/arm_1/robot", type=TRAJECTORY),))
     assert "/arm_1/robot publishes" in only(compare(ROBOT, graph(topic))).problem
     status = published("/arm_1/rfm/status", "rfm_serving/msg/RobotStatus", None, "/arm_1/robot")
     assert compare(ROBOT, graph(topic, status)) == []

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.factory import load_factory, parse_factory
+from ros2_rfm_serving.factory.descriptor_mismatch import descriptor_mismatch
 from ros2_rfm_serving.factory.nodes import node_list
-from ros2_rfm_serving.factory.origin import foreign
 
 
 def test_what_a_file_says_is_what_counts(repository: Path) -> None:
@@ -29,5 +29,5 @@ def test_every_server_and_robot_knows_its_own(repository: Path) -> None:
 
 @pytest.mark.parametrize(("own", "followed"), [("", "a"), ("a", ""), ("a", "a"), ("", "")])
 def test_what_is_not_known_is_no_difference(own: str, followed: str) -> None:
-    assert not foreign(own, followed)
-    assert "12345678" in foreign("1234567890", "abc") and "abc" in foreign("1234567890", "abc")
+    assert not descriptor_mismatch(own, followed)
+    assert "12345678" in descriptor_mismatch("1234567890", "abc") and "abc" in descriptor_mismatch("1234567890", "abc")

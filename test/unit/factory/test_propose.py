@@ -21,10 +21,10 @@ from ros2_rfm_serving.factory.live_graph.snapshot import (
     ODOMETRY,
     TRAJECTORY,
     TWIST_STAMPED,
-    Endpoint,
+    GraphEndpoint,
     GraphSnapshot,
+    GraphTopic,
     ImageSample,
-    Topic,
     TopicSample,
     snapshot_of,
 )
@@ -52,28 +52,28 @@ MODEL = ModelContract(
 )
 
 
-def states(topic: str, joints: tuple[str, ...], node: str = "/driver") -> Topic:
+def states(topic: str, joints: tuple[str, ...], node: str = "/driver") -> GraphTopic:
     sample = TopicSample(num_messages=99, seconds=1.0, rate_hz=100.0, joints={joint: {"position": (0.0, 0.1)} for joint in joints})
-    return Topic(name=topic, publishers=(Endpoint(node=node, type=JOINT_STATE),), sample=sample)
+    return GraphTopic(name=topic, publishers=(GraphEndpoint(node=node, type=JOINT_STATE),), sample=sample)
 
 
-def images(topic: str, kind: str = IMAGE, encoding: str = "rgb8") -> Topic:
+def images(topic: str, kind: str = IMAGE, encoding: str = "rgb8") -> GraphTopic:
     sample = TopicSample(num_messages=9, image=ImageSample(encoding=encoding, width_px=8, height_px=6, num_bytes=144))
-    return Topic(name=topic, publishers=(Endpoint(node="/camera", type=kind),), sample=sample)
+    return GraphTopic(name=topic, publishers=(GraphEndpoint(node="/camera", type=kind),), sample=sample)
 
 
-def takes(topic: str, kind: str, node: str) -> Topic:
-    return Topic(name=topic, subscribers=(Endpoint(node=node, type=kind),))
+def takes(topic: str, kind: str, node: str) -> GraphTopic:
+    return GraphTopic(name=topic, subscribers=(GraphEndpoint(node=node, type=kind),))
 
 
-def arm(*more: Topic, joints: tuple[str, ...] = (*ARM, "gripper"), **changed: Any) -> GraphSnapshot:
+def arm(*more: GraphTopic, joints: tuple[str, ...] = (*ARM, "gripper"), **changed: Any) -> GraphSnapshot:
     topics = [states("/joint_states", joints), takes("/jtc/joint_trajectory", TRAJECTORY, "/jtc"), *more]
     return snapshot_of(topics, **({"controller_joints": {"/jtc": ARM}} | changed))
 
 
-def base(*more: Topic) -> GraphSnapshot:
+def base(*more: GraphTopic) -> GraphSnapshot:
     sample = TopicSample(num_messages=99, rate_hz=20.0, fields=("position",))
-    odometry = Topic(name="/odom", publishers=(Endpoint(node="/base", type=ODOMETRY),), sample=sample)
+    odometry = GraphTopic(name="/odom", publishers=(GraphEndpoint(node="/base", type=ODOMETRY),), sample=sample)
     return snapshot_of([odometry, takes("/cmd_vel", TWIST_STAMPED, "/base"), *more])
 
 
@@ -149,7 +149,7 @@ UNDECIDED: dict[str, tuple[GraphSnapshot, ModelContract | None, Answers]] = {
     "camera": (arm(images("/one"), images("/two")), replace(MODEL, state_size=3), Answers()),
     "state": (arm(), replace(MODEL, cameras=(), state_size=11), Answers()),
     "twist-axes": (base(), replace(MODEL, cameras=(), state_size=13, action_names=("a", "b", "c", "d")), Answers()),
-    "odometry": (base(Topic(name="/odom2", publishers=(Endpoint(node="/b", type=ODOMETRY),))), None, Answers()),
+    "odometry": (base(GraphTopic(name="/odom2", publishers=(GraphEndpoint(node="/b", type=ODOMETRY),))), None, Answers()),
 }
 
 
@@ -256,7 +256,7 @@ def test_what_a_description_leaves_out_is_not_known_and_a_sliding_joint_is_slow(
 def test_a_stand_in_goes_where_there_is_room() -> None:
     at = {"shoulder": (1.5, 1.5), "elbow": (3.1, 3.1), "wrist": (0.0, 0.0)}
     sample = TopicSample(num_messages=9, rate_hz=100.0, joints={joint: {"position": range_} for joint, range_ in at.items()})
-    measured = Topic(name="/joint_states", publishers=(Endpoint(node="/driver", type=JOINT_STATE),), sample=sample)
+    measured = GraphTopic(name="/joint_states", publishers=(GraphEndpoint(node="/driver", type=JOINT_STATE),), sample=sample)
     proposal = propose(arm(measured, robot_descriptions={"/robot_description": URDF}), None, None, Answers(max_velocity=(0.5,)))
     catalogue = yaml.safe_load(stand_in_catalogue("m", proposal))["models"]["m"]
     down, endless, up = catalogue["options"]["amplitudes"]

@@ -22,7 +22,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.graph_names import pushed_namespace
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
-from ros2_rfm_serving.factory.task import Interface
+from ros2_rfm_serving.factory.task import InterfaceEntry
 from ros2_rfm_serving.operate.commands import ENVIRONMENT
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE
@@ -339,7 +339,7 @@ def test_a_robot_is_told_the_policies_of_its_task_and_its_world_how_to_show_itse
     task = factory.tasks["push"]
     monitor = task.components["monitor"].model_copy(update={"fallback": Fallback.USE_LAST_PLAN})
     retry = task.task_retry.model_copy(update={"max_task_retries": 7})
-    world = task.world.model_copy(update={"interface": Interface.FOREIGN})  # type: ignore[union-attr]
+    world = task.world.model_copy(update={"interface": InterfaceEntry.FOREIGN})  # type: ignore[union-attr]
     changed = task.model_copy(
         update={"components": {**task.components, "monitor": monitor}, "task_retry": retry, "world": world},
     )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory, parse_factory
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry, load_factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, plan_factory, start_fleet
 from ros2_rfm_serving.scheduler.migration import migration
@@ -51,8 +51,8 @@ def fleet(declared: Factory) -> Fleet:
     return start_fleet(declared, declared.robots, PROFILE, None, epoch=7)
 
 
-def newcomer(name: str = "late", task: str = "carry") -> Robot:
-    return Robot(name=name, task=task, index=99)
+def newcomer(name: str = "late", task: str = "carry") -> RobotEntry:
+    return RobotEntry(name=name, task=task, index=99)
 
 
 def test_admission_adds_the_newcomers_routes_and_touches_nothing_else() -> None:
@@ -207,7 +207,7 @@ def test_nobody_is_admitted_to_next_to_nothing(repository: Path) -> None:
     planned_hz = min(route.predicted_rate_hz for route in running.schedule.routes if route.component == "system1")
     for i in range(65, 90):
         try:
-            running = running.admit(Robot(name=f"late_{i}", task=declared.robots[0].task, index=i))
+            running = running.admit(RobotEntry(name=f"late_{i}", task=declared.robots[0].task, index=i))
         except ScheduleError as error:
             assert "keeps every SLO and standby" in str(error) or "owed to it" in str(error)
             break

@@ -55,7 +55,7 @@ PROBLEM = problem_of(factory({"a": 2, "b": 2}), {"carry": 1}, PROFILE, None)
 
 def together(declared: Factory, schedule: Schedule) -> list[tuple[str, str]]:
     """Servers and standbys of routes on one host."""
-    hosts = {server: seat.host for server, seat in declared.seats.items()}
+    hosts = {server: seat.host for server, seat in declared.gpu_assignments.items()}
     return [(r.server, r.standby) for r in schedule.routes if r.standby and hosts[r.server] == hosts[r.standby]]
 
 
@@ -121,7 +121,7 @@ def test_a_whole_host_is_lost_and_its_robots_are_on_the_others() -> None:
     order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
     fleet = plan(order, PROFILE, None, work=0.0).fleet
     for host in ("a", "b"):
-        lost = tuple(server for server, seat in declared.seats.items() if seat.host == host)
+        lost = tuple(server for server, seat in declared.gpu_assignments.items() if seat.host == host)
         changed, refused = seeing(fleet, declared, Seen(lost=lost), lost, (), REFIT)
         assert not refused and not {route.server for route in changed.schedule.routes} & set(lost)
         standby_of = {(r.robot, r.component): r.standby for r in fleet.schedule.routes if r.server in lost}
@@ -244,7 +244,7 @@ def test_what_robots_wait_for_is_on_the_nearest_hosts() -> None:
         declared = factory({"a": 1, "b": 1}, robots=2)
         hosts = {name: host.model_copy(update={"round_trip_ms": 15.0 * (name == far)}) for name, host in declared.hosts.items()}
         made = planned(declared.model_copy(update={"hosts": hosts}))
-        at = {p.components[0]: declared.seats[p.server].host for p in made.placements}
+        at = {p.components[0]: declared.gpu_assignments[p.server].host for p in made.placements}
         assert at == {"system1": near, "monitor": far}
 
 

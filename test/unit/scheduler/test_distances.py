@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ros2_rfm_serving.factory import Factory, Robot
-from ros2_rfm_serving.factory.fleet import Network
+from ros2_rfm_serving.factory import Factory, RobotEntry
+from ros2_rfm_serving.factory.fleet import NetworkEntry
 from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory, planning
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, rooms
@@ -34,12 +34,12 @@ def at(trips_ms: dict[str, float], gpus: dict[str, int], robots: int = 6, own_ms
     declared = factory(gpus, robots)
     hosts = {name: host.model_copy(update={"round_trip_ms": trips_ms.get(name, 0.0)}) for name, host in declared.hosts.items()}
     (entry,) = declared.robot_fleet
-    fleet = (entry.model_copy(update={"network": Network(round_trip_ms=own_ms)}),)
+    fleet = (entry.model_copy(update={"network": NetworkEntry(round_trip_ms=own_ms)}),)
     return declared.model_copy(update={"hosts": hosts, "robot_fleet": fleet}).with_round_trips()
 
 
 def host_of(declared: Factory, server: str) -> str:
-    return declared.seats[server].host
+    return declared.gpu_assignments[server].host
 
 
 def test_a_host_that_is_too_far_serves_nobody_and_is_in_nobodys_way() -> None:
@@ -125,7 +125,7 @@ def mixed() -> Factory:
     (carry,) = declared.robot_fleet
     tasks = dict.fromkeys(("small", "large"), declared.tasks["carry"])
     fleet = tuple(
-        carry.model_copy(update={"task": name, "num_robots": 3, "network": Network(observation_kb=kb)})
+        carry.model_copy(update={"task": name, "num_robots": 3, "network": NetworkEntry(observation_kb=kb)})
         for name, kb in (("small", 0.0), ("large", 25.0))
     )
     hosts = {**declared.hosts, "b": declared.hosts["b"].model_copy(update={"bandwidth_mbit_s": 10.0})}
@@ -171,7 +171,7 @@ def test_another_process_finds_the_same_room() -> None:
     declared = at({"b": 20.0}, {"a": 2, "b": 2}, own_ms=2.0)
     order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
     fleet = plan(order, PROFILE, None, work=0.0).fleet
-    enquiry = Enquiry(fleet, tuple(Robot(name=f"late_{i}", task="carry", index=9 + i) for i in range(3)))
+    enquiry = Enquiry(fleet, tuple(RobotEntry(name=f"late_{i}", task="carry", index=9 + i) for i in range(3)))
     found = rooms(enquiry)
     assert rooms(pickle.loads(pickle.dumps(enquiry))) == found and {fleet.curves.away_s(c) for c in fleet.curves.all} == {0.0, 0.02}
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Factory, Robot, parse_factory
+from ros2_rfm_serving.factory import Factory, RobotEntry, parse_factory
 from ros2_rfm_serving.factory.cluster import Standby
 from ros2_rfm_serving.scheduler import Fleet, fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.answering import refit_by
@@ -57,7 +57,7 @@ def servers_with_standbys(schedule: Schedule) -> Iterator[list[str]]:
 
 def hosts_with_standbys(declared: Factory, schedule: Schedule, notes: Collection[str]) -> Iterator[list[str]]:
     """Whose loss is promised to be covered: all of its servers are, elsewhere, and no note says otherwise."""
-    seats = {server: seat.host for server, seat in declared.seats.items()}
+    seats = {server: seat.host for server, seat in declared.gpu_assignments.items()}
     for host in declared.hosts:
         mine = [route for route in schedule.routes if seats.get(route.server) == host]
         if (
@@ -159,7 +159,7 @@ def changed(declared: Factory, running: Fleet, rng: random.Random, name: str) ->
             if running.robots and rng.random() < 0.2:
                 running = running.release(rng.choice(running.robots).name)
             else:
-                running = running.admit(Robot(name=f"{name}_{i}", task=rng.choice(list(declared.tasks)), index=99 + i))
+                running = running.admit(RobotEntry(name=f"{name}_{i}", task=rng.choice(list(declared.tasks)), index=99 + i))
         except ScheduleError:
             continue
     return running
@@ -249,11 +249,11 @@ def test_nobody_is_admitted_whom_no_link_has_room_for() -> None:
     running, admitted = planned(declared), 0
     with pytest.raises(ScheduleError, match=r"bandwidth_mbit_s|another robot"):
         for admitted in range(40):
-            running = running.admit(Robot(name=f"late_{admitted}", task="carry", index=9))
+            running = running.admit(RobotEntry(name=f"late_{admitted}", task="carry", index=9))
             assert faults(declared, running.schedule, hosts=False) == []
     free = planned(factory(two_hosts(), carriers(4)))
     for i in range(admitted + 1):
-        free = free.admit(Robot(name=f"late_{i}", task="carry", index=9))
+        free = free.admit(RobotEntry(name=f"late_{i}", task="carry", index=9))
 
 
 def test_a_schedule_that_a_link_does_not_carry_any_more_is_broken() -> None:
@@ -269,9 +269,9 @@ def test_a_schedule_that_a_link_does_not_carry_any_more_is_broken() -> None:
 
 def test_after_a_host_is_lost_the_next_plan_is_within_the_links_that_are_left() -> None:
     declared = factory(two_hosts(*2 * [", bandwidth_mbit_s: 3"]), carriers(6))
-    lost = tuple(server for server, seat in declared.seats.items() if seat.host == "a")
+    lost = tuple(server for server, seat in declared.gpu_assignments.items() if seat.host == "a")
     left = plan_factory(declared, PROFILE, None, seen=Seen(lost=lost), previous=planned(declared).schedule)
-    assert left.feasible and {declared.seats[s.gpu or s.server].host for s in left.servers} == {"b"}
+    assert left.feasible and {declared.gpu_assignments[s.gpu or s.server].host for s in left.servers} == {"b"}
     assert faults(declared, fleet_of(declared, left, declared.robots, PROFILE, None, epoch=2).schedule) == []
 
 

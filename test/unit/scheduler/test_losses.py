@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Fleet, InForce, Planned, PlanOrder, Roster, losses, plan
 from ros2_rfm_serving.scheduler.answering import refit_by
@@ -162,7 +162,7 @@ def test_nobody_has_again_what_breaks_a_promise() -> None:
     fleet = planned(declared).fleet
     (gone,) = busiest(fleet.schedule, 1)
     without, refused = seeing(fleet, declared, Seen(lost=(gone,)), (gone,), (), REFIT)
-    robots = [Robot(name=name, task="carry", index=90 + i) for i, name in enumerate(refused)]
+    robots = [RobotEntry(name=name, task="carry", index=90 + i) for i, name in enumerate(refused)]
     slow, _ = seeing(without, declared, Seen(paces={gone: 3.0}), (), (gone,), REFIT, robots)
     assert gone not in slow.restored and not any(text.startswith(gone) for text in broken(slow))
     quick, _ = seeing(without, declared, AS_DECLARED, (), (gone,), REFIT, robots)
@@ -178,7 +178,7 @@ def test_what_figures_broke_elsewhere_keeps_nobody_from_being_served_again() -> 
     paces = {slow: 1.5}
     hampered, _ = seeing(without, declared, Seen(lost=(gone,), paces=paces), (), (), REFIT)
     assert {text.partition(":")[0] for text in broken(hampered)} == {slow}
-    robots = [Robot(name=name, task="carry", index=90 + i) for i, name in enumerate(refused)]
+    robots = [RobotEntry(name=name, task="carry", index=90 + i) for i, name in enumerate(refused)]
     again, _ = seeing(hampered, declared, Seen(paces=paces), (), (gone,), REFIT, robots)
     assert again.restored == {gone} and where(again.schedule) == where(fleet.schedule)
 

@@ -10,9 +10,9 @@ import pytest
 
 from ros2_rfm_serving.audit.schedulers.book import stepped, steps_of
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot, parse_factory
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry, parse_factory
 from ros2_rfm_serving.factory.cluster import Standby
-from ros2_rfm_serving.factory.task import Component
+from ros2_rfm_serving.factory.task import ComponentEntry
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, admission, fleet_of, plan_factory, start_fleet
 from ros2_rfm_serving.scheduler.enquiry import AT_ONCE, Enquiry, at_once, rooms, taken
@@ -32,7 +32,7 @@ policy,GPU,fixed,1,20,52,50,52,53,55
 """
 )
 """Of robots that happened not to meet."""
-LATE = Robot(name="late", task="carry", index=99)
+LATE = RobotEntry(name="late", task="carry", index=99)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def rate_hz(fleet: Fleet) -> float:
     return fleet.schedule.routes_of("late")[SYSTEM1].max_rate_hz
 
 
-def by_curves(running: Fleet, robot: Robot, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+def by_curves(running: Fleet, robot: RobotEntry, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     with monkeypatch.context() as patch:
         patch.setattr(Queues, "judges", lambda queues, server: False)
         return running.admit(robot, adjusting=False)
@@ -89,7 +89,7 @@ def test_whom_the_curve_refuses_wrongly_is_admitted(repository: Path, monkeypatc
     shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     declared = profiled_factory(2, network=True)
     running = fleet_of(declared, plan_factory(declared, *shipped, work=0.0, explained=False), declared.robots, *shipped, epoch=1)
-    late = Robot(name="late", task="task_0", index=99)
+    late = RobotEntry(name="late", task="task_0", index=99)
     with pytest.raises(ScheduleError, match="no server with"):
         by_curves(running, late, monkeypatch)
     running._no_room.clear()
@@ -122,14 +122,14 @@ def test_who_makes_room_does_not_fall_back_to_the_curve_where_their_queue_keeps_
     shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     declared = profiled_factory(7, network=True)
     running = fleet_of(declared, plan_factory(declared, *shipped, work=0.0, explained=False), declared.robots, *shipped, epoch=1)
-    late = [Robot(name=f"late_{i}", task="task_2", index=90 + i) for i in range(4)]
+    late = [RobotEntry(name=f"late_{i}", task="task_2", index=90 + i) for i in range(4)]
     while late:
         before = running
         try:
             running = running.admit(late.pop(), adjusting=False)
         except ScheduleError:
             break
-    robot = Robot(name="last", task="task_2", index=99)
+    robot = RobotEntry(name="last", task="task_2", index=99)
     admitted = before.admit(robot)
     assert not broken(admitted) and admitted.actions_hz() > 0.9 * before.actions_hz(), "0.83 of it by the curves"
 
@@ -156,14 +156,14 @@ def test_what_no_queue_judges_has_no_room_beyond_the_curve(repository: Path) -> 
     declared = profiled_factory(2, network=True)
     acts = declared.tasks["task_0"]
     system1 = acts.components[SYSTEM1]
-    watches = {SYSTEM1: system1, "monitor": Component(model=system1.model, slo_ms=system1.slo_ms, freq_hz=4.0)}
+    watches = {SYSTEM1: system1, "monitor": ComponentEntry(model=system1.model, slo_ms=system1.slo_ms, freq_hz=4.0)}
     entry = declared.robot_fleet[0].model_copy(update={"task": "watch", "num_robots": 1})
     tasks = {**declared.tasks, "watch": acts.model_copy(update={"components": watches})}
     declared = declared.model_copy(update={"tasks": tasks, "robot_fleet": (*declared.robot_fleet, entry)})
     running = fleet_of(declared, plan_factory(declared, *shipped, work=0.0, explained=False), declared.robots, *shipped, epoch=1)
     assert not broken(running)
     try:
-        admitted = running.admit(Robot(name="late", task="watch", index=99), adjusting=False)
+        admitted = running.admit(RobotEntry(name="late", task="watch", index=99), adjusting=False)
     except ScheduleError:
         return
     assert not broken(admitted)
@@ -172,7 +172,7 @@ def test_what_no_queue_judges_has_no_room_beyond_the_curve(repository: Path) -> 
 def test_whom_one_look_refuses_is_not_refused_to_whoever_may_look_more_often() -> None:
     """Several at once have a look each; one of them that asks alone afterwards is asked for anew."""
     running = fleet(factory(0.5))
-    _, refused = at_once(running, [LATE, Robot(name="later", task="carry", index=100)])
+    _, refused = at_once(running, [LATE, RobotEntry(name="later", task="carry", index=100)])
     assert len(refused) == 2
     assert rate_hz(running.admit(LATE)) > 0.9
 
@@ -185,7 +185,7 @@ def test_several_newcomers_are_admitted_alike_when_their_book_is_read(repository
     plan = plan_factory(declared, *shipped, work=0.0, explained=False)
     running, again = (fleet_of(declared, plan, declared.robots, *shipped, epoch=1) for _ in range(2))
     tasks = list(declared.tasks)
-    late = [Robot(name=f"late_{i}", task=task, index=90 + i) for i, task in enumerate((tasks * 3)[:3])]
+    late = [RobotEntry(name=f"late_{i}", task=task, index=90 + i) for i, task in enumerate((tasks * 3)[:3])]
     enquiry = Enquiry(running, tuple(late))
     answer = rooms(pickle.loads(pickle.dumps(enquiry)))  # by another process
     admitted = taken(enquiry, answer)
@@ -199,7 +199,7 @@ def test_room_that_another_process_found_is_the_room_that_is_here() -> None:
     running = fleet(factory(0.5, servers=4))
     running = running.release(running.robots[0].name).admit(LATE)
     assert not broken(running)
-    later = Robot(name="later", task="carry", index=100)
+    later = RobotEntry(name="later", task="carry", index=100)
     found = pickle.loads(pickle.dumps(running)).room(later)
     assert found == running.room(later)
     here, there = running.admit(later), running.taking(later, found)
@@ -216,6 +216,6 @@ def test_at_once_a_few_looks_are_had_however_many_ask(monkeypatch: pytest.Monkey
         return kept(queues, *asked)
 
     monkeypatch.setattr(Queues, "kept", counted)
-    late = [Robot(name=f"late_{i}", task="carry", index=90 + i) for i in range(20)]
+    late = [RobotEntry(name=f"late_{i}", task="carry", index=90 + i) for i in range(20)]
     same, refused = at_once(running, late)
     assert same is running and len(refused) == 20 and len(looks) <= AT_ONCE

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.factory import Catalogue, Robot, parse_factory
+from ros2_rfm_serving.factory import Catalogue, RobotEntry, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
@@ -125,4 +125,4 @@ place:
     farther = Seen(travels={"pick": Travel(mean_s=0.01, tail_s=0.02)})
     changed, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
     assert all(task == "pick" for seats in changed.held.values() for task, *_ in seats)
-    assert changed.admit(Robot(name="late", task="pick", index=9)).task_of("late") == "pick"
+    assert changed.admit(RobotEntry(name="late", task="pick", index=9)).task_of("late") == "pick"

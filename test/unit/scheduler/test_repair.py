@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
-from ros2_rfm_serving.factory import Factory, Robot, parse_factory
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory import Factory, RobotEntry, parse_factory
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.losses import seeing
@@ -84,7 +84,7 @@ def test_newcomers_are_never_sent_to_a_lost_server() -> None:
         after, _ = without(before, declared, lost)
         for i in range(20):
             try:
-                after = after.admit(Robot(name=f"late_{i}", task="carry", index=9 + i))
+                after = after.admit(RobotEntry(name=f"late_{i}", task="carry", index=9 + i))
             except ScheduleError:
                 break
             assert lost not in {route.server for route in after.schedule.routes_of(f"late_{i}").values()}
@@ -551,9 +551,11 @@ def test_who_was_stranded_goes_back_to_a_server_that_returned_though_the_planner
     assert len(also) > 4 and also <= stranded - back and not broken(watched.fleet.fleet)
 
 
-@pytest.mark.parametrize(("stragglers", "why"), [({}, UNEXPLAINED), ({"server_1": Stragglers(share=0.1, factor=4.0)}, STRAGGLING)])
+@pytest.mark.parametrize(
+    ("stragglers", "why"), [({}, UNEXPLAINED), ({"server_1": StragglerConfig(share=0.1, factor=4.0)}, STRAGGLING)]
+)
 def test_a_promise_that_no_other_plan_would_keep_is_told_once_with_why(
-    stragglers: dict[str, Stragglers], why: str, caplog: pytest.LogCaptureFixture
+    stragglers: dict[str, StragglerConfig], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where nothing says that services take longer (a batch that goes on row by row is not looked at), and where plans know."""
     watched = Watched(factory())

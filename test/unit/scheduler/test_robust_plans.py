@@ -13,7 +13,7 @@ import pytest
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.factory.cluster import Planning, Standby
-from ros2_rfm_serving.factory.fleet import Network
+from ros2_rfm_serving.factory.fleet import NetworkEntry
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.service import ContinuousService
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
@@ -38,7 +38,7 @@ from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, prof
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.types.desynchronisation import LatencyBaseline, RequestPhase
 
-FAR = Network(round_trip_ms=20, jitter_ms=20)
+FAR = NetworkEntry(round_trip_ms=20, jitter_ms=20)
 PAIRS = Service(batch_size=2, mean_s=0.0575, jitter=0.05)
 
 
@@ -48,10 +48,10 @@ def shipped(repository: Path) -> tuple[Profile, Catalogue]:
     return load_profiles(folder), Catalogue.load(folder / "models.yaml")
 
 
-def p4(repository: Path, robots: int, network: Network | None = None, margin: float = 0.0) -> Factory:
+def p4(repository: Path, robots: int, network: NetworkEntry | None = None, margin: float = 0.0) -> Factory:
     factory = load_factory(repository / "config" / "rosa" / "p4.yaml").with_num_robots(robots)
     (entry,) = factory.robot_fleet
-    fleet = (entry.model_copy(update={"network": network or Network()}),)
+    fleet = (entry.model_copy(update={"network": network or NetworkEntry()}),)
     return factory.model_copy(update={"robot_fleet": fleet, "planning": Planning(slo_margin=margin)})
 
 
@@ -64,7 +64,7 @@ def test_a_round_trips_percentile_is_that_of_two_exponential_delays() -> None:
     drawn_s = 0.02 + rng.exponential(0.01, 400_000) + rng.exponential(0.01, 400_000)
     for percentile in (50, 90, 99):
         assert FAR.at_s(percentile) == pytest.approx(np.percentile(drawn_s, percentile), rel=0.02)
-    assert FAR.mean_s == pytest.approx(0.04) and Network(round_trip_ms=20).at_s(99) == pytest.approx(0.02)
+    assert FAR.mean_s == pytest.approx(0.04) and NetworkEntry(round_trip_ms=20).at_s(99) == pytest.approx(0.02)
 
 
 def test_a_plan_that_knows_the_network_keeps_the_slo_and_one_that_does_not_misses_it(
@@ -110,7 +110,7 @@ def test_each_set_up_has_its_own_share_of_an_slo(repository: Path, shipped: tupl
     assert stream.server_slo_s == shares_s[1] > min(shares_s.values())
 
 
-def p1(repository: Path, robots: int, network: Network, slo_ms: float) -> Factory:
+def p1(repository: Path, robots: int, network: NetworkEntry, slo_ms: float) -> Factory:
     factory = load_factory(repository / "config" / "rosa" / "p1.yaml").with_num_robots(robots)
     ((name, task),) = factory.tasks.items()
     component = task.components["system1"].model_copy(update={"slo_ms": slo_ms})
@@ -126,7 +126,7 @@ def test_robots_without_caps_keep_an_slo_by_their_own_queue_and_the_network(
 ) -> None:
     """In a queue that is always full the mean is hardly below the tail, so that there is less room for the network than the
     curve leaves."""
-    factory = p1(repository, 64, Network(round_trip_ms=5, jitter_ms=40), slo_ms)
+    factory = p1(repository, 64, NetworkEntry(round_trip_ms=5, jitter_ms=40), slo_ms)
     solution = plan_factory(factory, *shipped, policy="baseline3", explained=False)
     system1 = simulate(to_schedule(solution, factory.robots, epoch=1), factory, shipped[1], seconds=5, seed=0).components["system1"]
     least = 0.99 - 3 * math.sqrt(0.99 * 0.01 / system1.count)
@@ -135,7 +135,7 @@ def test_robots_without_caps_keep_an_slo_by_their_own_queue_and_the_network(
 
 def test_a_short_way_takes_little_of_a_long_slo(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
     """Also beyond the latencies that were measured: saturated servers answer within a second, near or far."""
-    for network in (Network(), Network(round_trip_ms=1)):
+    for network in (NetworkEntry(), NetworkEntry(round_trip_ms=1)):
         solution = plan_factory(p1(repository, 128, network, 1000), *shipped, policy="baseline3", explained=False)
         assert solution.feasible and share_s(solution) == pytest.approx(1.0 - network.mean_s)
 
@@ -148,7 +148,7 @@ def test_robots_wait_for_the_network_too(repository: Path, shipped: tuple[Profil
 
 
 def test_a_network_that_takes_all_of_an_slo_is_named(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
-    solution = plan_factory(p4(repository, 8, Network(round_trip_ms=190)), *shipped)
+    solution = plan_factory(p4(repository, 8, NetworkEntry(round_trip_ms=190)), *shipped)
     assert not solution.feasible
     assert "the network (190 ms) leaves 10 ms for the server" in solution.problems[0]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot, parse_factory
+from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Fleet, Solution, plan_factory
 from ros2_rfm_serving.scheduler.answering import fleet_of, refit_by
@@ -81,6 +81,6 @@ def test_a_newcomer_has_the_rows_of_its_session(known: tuple[Profile, Catalogue]
     """The seventh on one of two servers; the eighth has none there, and is told so without a look at any queue."""
     factory = fleet(13, 2)
     _, in_force = planned(factory, known)
-    last = in_force.admit(Robot(name="guest_1", task="carry", index=13))
+    last = in_force.admit(RobotEntry(name="guest_1", task="carry", index=13))
     with pytest.raises(ScheduleError, match="no server with"):
-        last.admit(Robot(name="guest_2", task="carry", index=14), adjusting=False)
+        last.admit(RobotEntry(name="guest_2", task="carry", index=14), adjusting=False)

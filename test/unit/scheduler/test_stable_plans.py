@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan, start_fleet
 from ros2_rfm_serving.scheduler.migration import Migration, migration
@@ -68,7 +68,7 @@ def changed(fleet: Fleet, rng: random.Random, step: int) -> Fleet:
             fleet = fleet.release(rng.choice(fleet.robots).name)
         else:
             try:
-                fleet = fleet.admit(Robot(name=f"late_{step}_{i}", task=rng.choice(fleet.robots).task, index=99))
+                fleet = fleet.admit(RobotEntry(name=f"late_{step}_{i}", task=rng.choice(fleet.robots).task, index=99))
             except ScheduleError:
                 continue
     return fleet
@@ -151,6 +151,6 @@ def test_robots_of_a_large_factory_keep_the_servers_that_they_have_together() ->
     for _ in range(6):
         fleet = fleet.release(rng.choice(fleet.robots).name)
     for i in range(4):
-        fleet = fleet.admit(Robot(name=f"late_{i}", task=rng.choice(case.factory.robots).task, index=999))
+        fleet = fleet.admit(RobotEntry(name=f"late_{i}", task=rng.choice(case.factory.robots).task, index=999))
     made, move = anew(fleet, case.factory, case.profile)
     assert not move.moved_robots and made.actions_hz() > (1 - MIN_GAIN) * fleet.actions_hz()

@@ -10,7 +10,7 @@ import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
-from ros2_rfm_serving.factory.cluster import Planning, Stragglers
+from ros2_rfm_serving.factory.cluster import Planning, StragglerConfig
 from ros2_rfm_serving.profiles import Profile, ProfileRow, load_profiles, straggling
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
@@ -19,7 +19,7 @@ from ros2_rfm_serving.simulation import conditions as given
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 
-SLOW = Stragglers(share=0.02, factor=4.0)
+SLOW = StragglerConfig(share=0.02, factor=4.0)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def shipped(repository: Path) -> tuple[Profile, Catalogue]:
     return load_profiles(folder), Catalogue.load(folder / "models.yaml")
 
 
-def promising(percentile: float, declared: Stragglers | None, seed: int = 58) -> Factory:
+def promising(percentile: float, declared: StragglerConfig | None, seed: int = 58) -> Factory:
     factory = profiled_factory(seed, network=False)
     tasks = {name: task.model_copy(update={"percentile": percentile}) for name, task in factory.tasks.items()}
     return factory.model_copy(update={"tasks": tasks, "planning": Planning(stragglers=declared)})
@@ -36,7 +36,7 @@ def promising(percentile: float, declared: Stragglers | None, seed: int = 58) ->
 
 @pytest.mark.parametrize("declared", [SLOW, None])
 def test_a_plan_that_counts_stragglers_keeps_its_slo_among_them_and_one_that_does_not_misses_it(
-    shipped: tuple[Profile, Catalogue], declared: Stragglers | None
+    shipped: tuple[Profile, Catalogue], declared: StragglerConfig | None
 ) -> None:
     factory = promising(95, declared)
     schedule = to_schedule(plan_factory(factory, *shipped, explained=False), factory.robots, epoch=1)
@@ -77,7 +77,7 @@ def test_whoever_comes_while_a_batch_straggles_waits_for_it() -> None:
 
 
 def test_in_virtual_time_services_straggle_as_declared_and_nobody_takes_it_for_drift(shipped: tuple[Profile, Catalogue]) -> None:
-    often = Stragglers(share=0.1, factor=3.0)
+    often = StragglerConfig(share=0.1, factor=3.0)
     factory = parse_factory("""
 server_cluster: {num_servers: 2, gpu_type: NVIDIA H200}
 planning: {stragglers: {share: 0.1, factor: 3.0}}

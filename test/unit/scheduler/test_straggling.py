@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.scheduler.watch import ServerWord
 from ros2_rfm_serving.scheduler.watch.straggling import HELD_S, SETTLED_S, Straggling, Usual
 from ros2_rfm_serving.types import ServerState
@@ -38,7 +38,7 @@ class Engines:
     def straggle(self, share: float, times: float, *those: str) -> None:
         self.times = lambda server, _: times if server in (those or SERVERS) and self.rng.random() < share else 1.0
 
-    def run(self, seconds: float, declared: Stragglers | None = None) -> dict[str, Stragglers]:
+    def run(self, seconds: float, declared: StragglerConfig | None = None) -> dict[str, StragglerConfig]:
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s += 0.5
@@ -102,10 +102,10 @@ def test_they_end_and_begin_without_a_plan_each_time() -> None:
 
 def test_what_is_declared_is_refuted_by_more_alone() -> None:
     engines = Engines(4)
-    assert not engines.run(200.0, Stragglers(share=0.1, factor=3.0))
+    assert not engines.run(200.0, StragglerConfig(share=0.1, factor=3.0))
     engines.straggle(0.02, 4.0)
-    assert not engines.run(200.0, Stragglers(share=0.02, factor=4.0))
-    assert engines.run(200.0, Stragglers(share=0.002, factor=2.0))
+    assert not engines.run(200.0, StragglerConfig(share=0.02, factor=4.0))
+    assert engines.run(200.0, StragglerConfig(share=0.002, factor=2.0))
 
 
 def test_a_server_whose_counts_go_back_or_are_of_other_ranges_begins_anew() -> None:

@@ -192,7 +192,7 @@ def test_a_standby_that_could_be_none_is_named_anew_and_slos_are_those_of_now() 
 def test_a_standby_on_the_host_of_its_server_is_none() -> None:
     """Servers were declared on other hosts then, or nobody knew: what a host loses, nobody there makes good (see `apart`)."""
     declared = on_hosts({"a": 2, "b": 3})
-    hosts = {server: seat.host for server, seat in declared.seats.items()}
+    hosts = {server: seat.host for server, seat in declared.gpu_assignments.items()}
     first = plan(ordered(declared), PROFILE, None, work=0.0).fleet.schedule
     hosted = {p.server: p.model for p in first.placements}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ros2_rfm_serving.factory import Factory, parse_factory
-from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel, from_json, to_json
 from ros2_rfm_serving.scheduler.watch import SAMPLE, Asked, Finding, Kept, RobotWord, ServerWord, Watch
@@ -553,6 +553,6 @@ def test_all_that_was_seen_can_be_kept_and_read() -> None:
         travels={"carry": Travel(mean_s=0.01, tail_s=0.02)},
         cycles_s={"carry": 0.3},
         calls={"carry": {"system2": 0.2}},
-        stragglers={"server_2": Stragglers(share=0.02, factor=4.0)},
+        stragglers={"server_2": StragglerConfig(share=0.02, factor=4.0)},
     )
     assert from_json(to_json(seen)) == seen and from_json({}) == AS_DECLARED and to_json(AS_DECLARED) == {}

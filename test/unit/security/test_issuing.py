@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
-from ros2_rfm_serving.factory.newcomer import newcomer
+from ros2_rfm_serving.factory.dynamic_robot import dynamic_robot_entry
 from ros2_rfm_serving.security import dds_schema
 from ros2_rfm_serving.security.authority import Authority, common_name, is_issued_by, load_certificate, utc_now
 from ros2_rfm_serving.security.checking import check
@@ -183,7 +183,7 @@ def test_a_certificate_without_a_folder_is_not_none_at_all(monkeypatch: pytest.M
 def robot_of(repository: Path, name: str, task: str = "push") -> dict[str, Member]:
     config = repository / "config"
     factory = load_factory(config / "factory_hosts.yaml")
-    return members_of_robot(factory, newcomer(factory, name, task), config)
+    return members_of_robot(factory, dynamic_robot_entry(factory, name, task), config)
 
 
 def test_a_robot_that_comes_later_has_what_those_of_the_descriptor_have(folder: Folder, repository: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
 from ros2_rfm_serving.factory import load_factory
-from ros2_rfm_serving.factory.newcomer import newcomer
+from ros2_rfm_serving.factory.dynamic_robot import dynamic_robot_entry
 from ros2_rfm_serving.security.authority import utc_now
 from ros2_rfm_serving.security.folder import REVOKED
 from ros2_rfm_serving.security.members import askers, may_ask, members_of_robot
@@ -241,7 +241,7 @@ def test_who_may_order_what_is_the_wire_tables() -> None:
 @pytest.mark.parametrize("name", ["foreman_1", "operator"])
 def test_no_robot_is_named_like_one_who_orders(name: str, repository: Path) -> None:
     factory = load_factory(repository / "config" / "factory_quickstart.yaml")
-    robot = newcomer(factory, name, factory.robots[0].task)
+    robot = dynamic_robot_entry(factory, name, factory.robots[0].task)
     with pytest.raises(ConfigurationError, match="of who orders"):
         members_of_robot(factory, robot, repository / "config")
 

@@ -34,7 +34,7 @@ def on_links(declared: Factory, schedule: Schedule, lost: Collection[str] = ()) 
     """By routes alone, robot by robot; whose server is lost is at its standby."""
     homes = {task: name for name, host in declared.hosts.items() for task in host.robots}
     gpus = {p.server: p.gpu or p.server for p in schedule.placements}
-    seats = declared.seats
+    seats = declared.gpu_assignments
     load: Load = defaultdict(float)
     for route in schedule.routes:
         server = route.standby if route.server in lost else route.server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.factory import Catalogue, load_factory
-from ros2_rfm_serving.factory.fleet import Network
+from ros2_rfm_serving.factory.fleet import NetworkEntry
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.simulation import simulate
@@ -32,7 +32,7 @@ def test_twenty_asynchronous_robots_are_apart_in_the_first_seconds(round_trip_ms
     """Planned at 54 and 4 actions/s before; at 99 % of what a server can do 60 % were in time, by the start."""
     declared = factory(robots=20, execution="mode: async", slo_ms=200)
     (entry,) = declared.robot_fleet
-    fleet = (entry.model_copy(update={"network": Network(round_trip_ms=round_trip_ms)}),)
+    fleet = (entry.model_copy(update={"network": NetworkEntry(round_trip_ms=round_trip_ms)}),)
     far = declared.model_copy(update={"robot_fleet": fleet})
     solution = plan_factory(far, profile, CATALOGUE, explained=False)
     assert solution.feasible and solution.objective > 70.0

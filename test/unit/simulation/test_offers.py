@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.factory import RobotEntry
 from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan
 from ros2_rfm_serving.scheduler.admission import STANDSTILL, Admission
 from ros2_rfm_serving.scheduler.host import Host
@@ -51,7 +51,7 @@ def refusals() -> Iterator[tuple[Fleet, str, str]]:
             fleet = first
             try:
                 for i in range(GUESTS):
-                    fleet = fleet.admit(Robot(name=f"guest_{i}", task=task, index=100 + i), adjusting=False)
+                    fleet = fleet.admit(RobotEntry(name=f"guest_{i}", task=task, index=100 + i), adjusting=False)
             except ScheduleError as error:
                 yield fleet, task, str(error)
 

@@ -129,7 +129,7 @@ def test_servers_put_together_anew_keep_what_each_distance_leaves(repository: Pa
     assert 3 in anew and solution.feasible and solution.objective <= solution.bound * (1 + 1e-6)
     served = Counter[str]()
     for server in solution.servers:
-        trip_s = TRIPS_MS[declared.seats[server.server].host] / 1e3
+        trip_s = TRIPS_MS[declared.gpu_assignments[server.server].host] / 1e3
         for stream in server.streams:
             served[stream.task] += stream.num_robots
             assert stream.latency_s + trip_s <= stream.slo_s * (1 + 1e-6), server

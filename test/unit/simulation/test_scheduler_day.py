@@ -20,8 +20,8 @@ from ros2_rfm_serving.cli.simulate_guests import turnover_of
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.cluster import Standby
-from ros2_rfm_serving.factory.fleet import Network
-from ros2_rfm_serving.factory.hosts import Host
+from ros2_rfm_serving.factory.fleet import NetworkEntry
+from ros2_rfm_serving.factory.machines import Machine
 from ros2_rfm_serving.factory.task import ActionRateFloor, Execution, ExecutionMode
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
@@ -70,9 +70,9 @@ def on_two_hosts(factory: Factory, rng: random.Random) -> Factory:
     for i, name in enumerate(("a", "b")):
         gpus = {gpu: (n + 1 - i) // 2 for gpu, n in counts.items() if (n + 1 - i) // 2}
         link = rng.choice([None, 2.0, 5.0, 20.0])
-        hosts[name] = Host(address=IPv4Address(f"10.0.0.{i + 1}"), gpus=gpus, bandwidth_mbit_s=link)
+        hosts[name] = Machine(address=IPv4Address(f"10.0.0.{i + 1}"), gpus=gpus, bandwidth_mbit_s=link)
     fleet = tuple(
-        entry.model_copy(update={"network": Network(observation_kb=rng.choice([5.0, 30.0]), reply_kb=rng.choice([0.0, 10.0]))})
+        entry.model_copy(update={"network": NetworkEntry(observation_kb=rng.choice([5.0, 30.0]), reply_kb=rng.choice([0.0, 10.0]))})
         for entry in factory.robot_fleet
     )
     return factory.model_copy(update={"hosts": hosts, "robot_fleet": fleet})

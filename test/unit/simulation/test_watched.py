@@ -11,7 +11,7 @@ import pytest
 
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
-from ros2_rfm_serving.factory.fleet import Network as Declared
+from ros2_rfm_serving.factory.fleet import NetworkEntry as Declared
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule

@@ -61,7 +61,7 @@ def test_a_host_is_a_bundle_and_bundles_lie_apart() -> None:
     assert by_name["gpu_a"].resources == by_name["gpu_b"].resources == {"CPU": 2.0, "GPU": 2.0}
     assert by_name["floor"].resources == {"CPU": 1.0} and by_name["floor"].labels == {HOST: ("floor",)}
     assert not by_name["gpu_a"].labels, "who is bound to no host may move to any node with the GPUs"
-    homes = {server: seat.host for server, seat in of().seats.items()}
+    homes = {server: seat.host for server, seat in of().gpu_assignments.items()}
     assert all(made.bundles[made.bundle_of(server) or 0].name == host for server, host in homes.items())
     assert made.num_gpus == {"server_1": 1, "server_2": 1, "server_3": 1, "server_4": 1, "server_5": 0}
     assert made.bundle_of("scheduler") is None

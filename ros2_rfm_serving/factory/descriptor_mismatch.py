@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-SHOWN = 8
+FINGERPRINT_DIGITS = 8
 """Number of hexadecimal digits that are shown."""
 
 
-def foreign(own: str, followed: str) -> str:
+def descriptor_mismatch(own_fingerprint: str, scheduler_fingerprint: str) -> str:
     """Return how a machine's descriptor differs from the scheduler's, by their fingerprints; empty: they are equal, or one is not
     known."""
-    if not own or not followed or own == followed:
+    if not own_fingerprint or not scheduler_fingerprint or own_fingerprint == scheduler_fingerprint:
         return ""
     return (
-        f"started from another descriptor ({own[:SHOWN]}) than the scheduler's ({followed[:SHOWN]}): "
+        f"started from another descriptor ({own_fingerprint[:FINGERPRINT_DIGITS]}) than the scheduler's ({scheduler_fingerprint[:FINGERPRINT_DIGITS]}): "
         "give this machine the same file, and start it again"
     )

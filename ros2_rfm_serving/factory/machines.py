@@ -17,9 +17,9 @@ from ros2_rfm_serving.factory.section import Section
 
 NO_DEVICE = frozenset({"CPU", "EMULATED"})
 """GPU types that are no GPU: no device is chosen for their servers."""
-MOST_NETWORK_MS = 60_000.0
-MOST_OBSERVATION_KB = 64_000.0
-MOST_GPUS = 1024
+MAX_NETWORK_MS = 60_000.0
+MAX_OBSERVATION_KB = 64_000.0
+MAX_GPUS = 1024
 DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[\w/-]+", re.ASCII)
 
 
@@ -29,21 +29,21 @@ def _text(address: object) -> object:
     return address
 
 
-def _of_a_host(address: IPv4Address) -> IPv4Address:
+def _machine_address(address: IPv4Address) -> IPv4Address:
     if address.is_multicast or address.packed[0] == 0 or address == IPv4Address("255.255.255.255"):
         raise ValueError("is no machine's own address")
     return address
 
 
-Address = Annotated[IPv4Address, BeforeValidator(_text), AfterValidator(_of_a_host)]
+Address = Annotated[IPv4Address, BeforeValidator(_text), AfterValidator(_machine_address)]
 """Address under which other hosts reach it. DDS speaks IPv4 by default."""
 
 
 def _number_or_devices(value: object) -> int | tuple[str, ...]:
     if isinstance(value, int) and not isinstance(value, bool):
-        if 1 <= value <= MOST_GPUS:
+        if 1 <= value <= MAX_GPUS:
             return value
-        raise ValueError(f"must be from 1 to {MOST_GPUS}: leave out a type that is not there")
+        raise ValueError(f"must be from 1 to {MAX_GPUS}: leave out a type that is not there")
     if isinstance(value, (list, tuple)) and value and all(DEVICE.fullmatch(str(device)) for device in value):
         return tuple(str(int(device)) if str(device).isdecimal() else str(device) for device in value)  # CUDA reads 00 as 0
     raise ValueError("is neither a number of GPUs nor a list of devices as CUDA_VISIBLE_DEVICES has them ([0, 2] or [GPU-8a5...])")
@@ -54,7 +54,7 @@ Gpus = Annotated[int | tuple[str, ...], PlainValidator(_number_or_devices)]
 """Number of GPUs, which are numbered in the order of the file; or their indices, or identities as `nvidia-smi -L` shows them."""
 
 
-class Host(Section):
+class Machine(Section):
     """One machine."""
 
     address: Address
@@ -64,7 +64,7 @@ class Host(Section):
     """Tasks whose robots' nodes run here; those of a task that no host names run on the scheduler's host."""
     scheduler: bool = False
     """The scheduler and the foreman run here; where no host declares it, they run on the first."""
-    round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
+    round_trip_ms: float = Field(default=0.0, ge=0, le=MAX_NETWORK_MS)
     """Round trip between the robots and this host, in addition to their `network` in `robot_fleet`. It counts for each server on
     the host."""
 
@@ -75,7 +75,7 @@ class Host(Section):
     not leave this machine."""
 
     @model_validator(mode="after")
-    def _robots_alone(self) -> Host:
+    def _robots_alone(self) -> Machine:
         if self.zenoh and (self.gpus or self.scheduler):
             raise ValueError("with `zenoh: true` it has robots alone: `gpus` and `scheduler` belong to hosts on DDS")
         if self.zenoh and not self.robots:
@@ -83,7 +83,7 @@ class Host(Section):
         return self
 
     @model_validator(mode="after")
-    def _every_device_once(self) -> Host:
+    def _every_device_once(self) -> Machine:
         named = [device for devices in self.gpus.values() if not isinstance(devices, int) for device in devices]
         if len(named) != len(set(named)):
             raise ValueError("a device is listed twice")
@@ -112,7 +112,7 @@ class Host(Section):
         return []
 
 
-class Seat(NamedTuple):
+class GpuAssignment(NamedTuple):
     """Host and GPU of a server."""
 
     host: str
@@ -120,7 +120,7 @@ class Seat(NamedTuple):
     """Value of CUDA_VISIBLE_DEVICES; empty: the server has no device."""
 
 
-class Wish(NamedTuple):
+class GpuRequest(NamedTuple):
     """Requirement of a server on its host."""
 
     gpu_type: str
@@ -128,61 +128,61 @@ class Wish(NamedTuple):
     """Any of these; empty: any that has the type."""
 
 
-def seats(hosts: Mapping[str, Host], wishes: Mapping[str, Wish]) -> dict[str, Seat]:
+def assign_gpus(hosts: Mapping[str, Machine], requests: Mapping[str, GpuRequest]) -> dict[str, GpuAssignment]:
     """Return a host and a GPU for every server, spread over the hosts as far as the requirements allow.
 
     Where all places of a server are occupied, a server there moves to another host if it can (augmenting paths of a bipartite
     matching), so that a flexible server never occupies another's only place. If a server finds none, it and all later ones are left
     out.
     """
-    seating = _Seating(hosts, wishes)
-    for server in wishes:
-        if not seating.seat(server, set()):
+    seating = _GpuMatching(hosts, requests)
+    for server in requests:
+        if not seating.assign(server, set()):
             break
     left = {(name, gpu): host.devices(gpu) for name, host in hosts.items() for gpu in host.gpus}
-    placed = {server: seating.host_of[server] for server in wishes if server in seating.host_of}
-    return {server: Seat(host, left[host, wishes[server].gpu_type].pop(0)) for server, host in placed.items()}
+    placed = {server: seating.host_of[server] for server in requests if server in seating.host_of}
+    return {server: GpuAssignment(host, left[host, requests[server].gpu_type].pop(0)) for server, host in placed.items()}
 
 
-class _Seating:
-    def __init__(self, hosts: Mapping[str, Host], wishes: Mapping[str, Wish]) -> None:
-        self._hosts, self._wishes, self._kinds = hosts, wishes, tuple(dict.fromkeys(wishes.values()))
+class _GpuMatching:
+    def __init__(self, hosts: Mapping[str, Machine], requests: Mapping[str, GpuRequest]) -> None:
+        self._hosts, self._requests, self._kinds = hosts, requests, tuple(dict.fromkeys(requests.values()))
         self.host_of: dict[str, str] = {}
-        self._there: dict[tuple[str, Wish], list[str]] = defaultdict(list)
+        self._assigned: dict[tuple[str, GpuRequest], list[str]] = defaultdict(list)
         self._free = {(name, gpu): host.num_gpus(gpu) for name, host in hosts.items() for gpu in host.gpus}
         self._num = Counter[str]()
 
-    def seat(self, server: str, tried: set[str]) -> bool:
+    def assign(self, server: str, tried: set[str]) -> bool:
         """Place a server, and return whether there was a place; otherwise no server has moved. tried: hosts already searched for
         one."""
-        wish = self._wishes[server]
+        wish = self._requests[server]
         may = [host for host in self._hosts if (host, wish.gpu_type) in self._free and (not wish.hosts or host in wish.hosts)]
         if free := [host for host in may if self._free[host, wish.gpu_type]]:
-            self._put(server, min(free, key=lambda host: self._num[host]))
+            self._record(server, min(free, key=lambda host: self._num[host]))
             return True
         for host in may:
             if host not in tried:
                 tried.add(host)
-                if self._make_room(host, wish, tried):
-                    self._put(server, host)
+                if self._reassign_one(host, wish, tried):
+                    self._record(server, host)
                     return True
         return False
 
-    def _make_room(self, host: str, wish: Wish, tried: set[str]) -> bool:
+    def _reassign_one(self, host: str, request: GpuRequest, tried: set[str]) -> bool:
         """Move one server with another requirement to another host, to free a GPU; servers with equal requirements are
         interchangeable."""
-        for other in [kind for kind in self._kinds if kind.gpu_type == wish.gpu_type and self._there[host, kind]]:
-            moved = self._there[host, other][-1]
-            if self.seat(moved, tried):
-                self._there[host, other].remove(moved)
-                self._free[host, wish.gpu_type] += 1
+        for other in [kind for kind in self._kinds if kind.gpu_type == request.gpu_type and self._assigned[host, kind]]:
+            moved = self._assigned[host, other][-1]
+            if self.assign(moved, tried):
+                self._assigned[host, other].remove(moved)
+                self._free[host, request.gpu_type] += 1
                 self._num[host] -= 1
                 return True
         return False
 
-    def _put(self, server: str, host: str) -> None:
-        wish = self._wishes[server]
+    def _record(self, server: str, host: str) -> None:
+        wish = self._requests[server]
         self.host_of[server] = host
-        self._there[host, wish].append(server)
+        self._assigned[host, wish].append(server)
         self._free[host, wish.gpu_type] -= 1
         self._num[host] += 1
