@@ -29,7 +29,7 @@ from ros2_rfm_serving.operate.inputs import (
     print_json,
     write_text,
 )
-from ros2_rfm_serving.profiles.tuner import Goal, Tried, best_of, frontier_of, grid
+from ros2_rfm_serving.profiles.tuner import TuningGoal, TuningResult, best_of, frontier_of, grid
 from ros2_rfm_serving.profiles.tuner import tune as search
 from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.types import SYSTEM1, PipelineConfig
@@ -75,7 +75,7 @@ def tune(
     inputs = load_inputs(file, profiles, catalogue)
     name, declared = _task(inputs, task)
     _rehearse(None if dry_run else file, name, chart)
-    goal = Goal(min_rate_hz=min_rate, min_success=min_success, max_depth=max_depth)
+    goal = TuningGoal(min_rate_hz=min_rate, min_success=min_success, max_depth=max_depth)
     bench = _bench(inputs, name, declared, episodes=episodes, seed=seed, slower=slower, gpu=gpu)
     tried = _search(goal, bench)
     best = best_of(tried)
@@ -170,9 +170,9 @@ def _bench(inputs: Inputs, name: str, task: TaskEntry, *, episodes: int, seed: i
     return MeasuredBench(place, episodes, seed, law_of(model, entry, gpu) if gpu else None)
 
 
-def _search(goal: Goal, bench: MeasuredBench) -> list[Tried]:
+def _search(goal: TuningGoal, bench: MeasuredBench) -> list[TuningResult]:
     """Search, and return the tried configurations; Ctrl-C ends it with nothing written."""
-    tried: list[Tried] = []
+    tried: list[TuningResult] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("throughput of the grid")
@@ -196,7 +196,7 @@ def _edited(file: Path, task: str, pipelining: PipelineConfig) -> str:
     return edited
 
 
-def _figures(own: Tried) -> dict[str, Any]:
+def _figures(own: TuningResult) -> dict[str, Any]:
     return {
         **asdict(own.pipelining),
         "rate_hz": own.rate_hz,
@@ -207,7 +207,7 @@ def _figures(own: Tried) -> dict[str, Any]:
     }
 
 
-def _table(tried: list[Tried], best: Tried | None) -> Table:
+def _table(tried: list[TuningResult], best: TuningResult | None) -> Table:
     from ros2_rfm_serving.monitoring.board import wilson_interval
 
     table = Table(title="configurations, in the order in which they were tried; *: on the frontier", title_justify="left")
@@ -228,7 +228,7 @@ def _table(tried: list[Tried], best: Tried | None) -> Table:
     return table
 
 
-def _draw(tried: list[Tried], goal: Goal, best: Tried | None, title: str, file: Path) -> None:
+def _draw(tried: list[TuningResult], goal: TuningGoal, best: TuningResult | None, title: str, file: Path) -> None:
     """Draw throughput over success, staleness as colour. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.reports.charts import figure_of, save
 

@@ -20,7 +20,7 @@ from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.operate.pipeline_timing import Policy, measure_pipeline, on_one_core
 from ros2_rfm_serving.profiles import SteppedService
-from ros2_rfm_serving.profiles.tuner import Success, pipeline_name
+from ros2_rfm_serving.profiles.tuner import SuccessRate, pipeline_name
 from ros2_rfm_serving.types import PipelineConfig
 from ros2_rfm_serving.worlds.flights import pipelined
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
@@ -106,13 +106,13 @@ class MeasuredBench:
             timing = measure_pipeline(self._policy, own, answers=40, seconds=1.0)
         return timing.rate_hz / self._place.slower
 
-    def success(self, own: PipelineConfig, rate_hz: float) -> Success:
+    def success(self, own: PipelineConfig, rate_hz: float) -> SuccessRate:
         self.say(f"episodes of {pipeline_name(own)}")
         frame = self._place.control_rate_hz / rate_hz
         flights = partial(pipelined, self.num_steps, own, frame)
         arms = self._arms()
         outcomes = run_flights(arms, range(self._seed, self._seed + len(arms)), self._chunks, flights)
-        return Success(episodes=len(outcomes), successes=sum(one.success for one in outcomes))
+        return SuccessRate(episodes=len(outcomes), successes=sum(one.success for one in outcomes))
 
     @cache  # noqa: B019 (lives as long as the command)
     def _arms(self) -> list[tuple[str, MetaworldArm]]:

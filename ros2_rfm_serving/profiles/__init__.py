@@ -11,7 +11,7 @@ from ros2_rfm_serving.profiles.service import (
     Wave,
     unit_mean_factors,
 )
-from ros2_rfm_serving.profiles.straggling import straggling
+from ros2_rfm_serving.profiles.stragglers import with_stragglers
 from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow, column_of
 
 __all__ = [
@@ -33,6 +33,6 @@ __all__ = [
     "measured_service",
     "parse_profiles",
     "read_rows",
-    "straggling",
+    "with_stragglers",
     "unit_mean_factors",
 ]

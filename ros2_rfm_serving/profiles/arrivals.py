@@ -24,18 +24,18 @@ PERIOD_JITTER = 0.1
 """Share by which each period of a robot is longer or shorter, at most."""
 
 
-class Sent(NamedTuple):
+class Arrival(NamedTuple):
     """A request, ordered by its sending time."""
 
     at_s: float
     source: int
 
 
-class Load(Protocol):
+class ArrivalProcess(Protocol):
     def next_s(self) -> float:
         """Return the sending time of the next request, which may be past; infinity when every source waits for an answer."""
 
-    def take(self) -> Sent:
+    def next_arrival(self) -> Arrival:
         """Return that request, which has then reached the server."""
 
     def answered(self, source: int, now_s: float) -> None:
@@ -52,8 +52,8 @@ class OpenLoop:
     def next_s(self) -> float:
         return self._next_s
 
-    def take(self) -> Sent:
-        sent = Sent(self._next_s, self._count)
+    def next_arrival(self) -> Arrival:
+        sent = Arrival(self._next_s, self._count)
         self._count += 1
         self._next_s = self._next_s + self._rng.exponential(self._gap_s) if self._rng else self._count * self._gap_s
         return sent
@@ -62,7 +62,7 @@ class OpenLoop:
         """Ignore the reply, since no source waits."""
 
 
-class Fleet:
+class ClosedLoop:
     """Robots in closed loop. A request that is due while the robot still waits is sent with the answer.
 
     Robots start at random phases. A request that is sent late does not delay the next one, so the declared rate is kept.
@@ -73,28 +73,28 @@ class Fleet:
         self._period_s = num_robots / rate_hz
         self._rng = rng
         self._due_s = (rng.random(num_robots) * self._period_s).tolist()
-        self._ready = [Sent(due_s, robot) for robot, due_s in enumerate(self._due_s)]
+        self._ready = [Arrival(due_s, robot) for robot, due_s in enumerate(self._due_s)]
         heapq.heapify(self._ready)
 
     def next_s(self) -> float:
         return self._ready[0].at_s if self._ready else math.inf
 
-    def take(self) -> Sent:
+    def next_arrival(self) -> Arrival:
         sent = heapq.heappop(self._ready)
         self._due_s[sent.source] += self._period_s * self._rng.uniform(1 - PERIOD_JITTER, 1 + PERIOD_JITTER)
         return sent
 
     def answered(self, source: int, now_s: float) -> None:
-        heapq.heappush(self._ready, Sent(max(self._due_s[source], now_s), source))
+        heapq.heappush(self._ready, Arrival(max(self._due_s[source], now_s), source))
 
 
-def make_load(arrivals: str, rate_hz: float, unloaded_s: float, rng: np.random.Generator) -> Load:
+def make_arrivals(arrivals: str, rate_hz: float, unloaded_s: float, rng: np.random.Generator) -> ArrivalProcess:
     """Return a load of this arrival process.
 
     unloaded_s: latency of a request that meets an idle server; it determines a fleet's size.
     """
     if arrivals == "fleet":
-        return Fleet(rate_hz, unloaded_s, rng)
+        return ClosedLoop(rate_hz, unloaded_s, rng)
     if arrivals == "poisson":
         return OpenLoop(rate_hz, rng)
     if arrivals == "periodic":

@@ -22,16 +22,16 @@ def load_profiles(folder: Path) -> Profile:
     files = sorted(folder.glob("*.csv"))
     if not files:
         raise ProfileError(f"{folder}: holds no latency profiles (*.csv); measure some with `rfm profile`")
-    return _profile(placed for file in files for placed in _placed_rows(_read(file), str(file)))
+    return _profile(placed for file in files for placed in _numbered_rows(_read(file), str(file)))
 
 
 def parse_profiles(text: str, file: str = "<text>") -> Profile:
-    return _profile(_placed_rows(text, file))
+    return _profile(_numbered_rows(text, file))
 
 
 def read_rows(file: Path) -> list[ProfileRow]:
     """Return the rows of one file, in its order."""
-    placed = list(_placed_rows(_read(file), str(file)))
+    placed = list(_numbered_rows(_read(file), str(file)))
     return list(_without_duplicates(placed))
 
 
@@ -54,13 +54,13 @@ def _read(file: Path) -> str:
         raise ProfileError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def _profile(placed: Iterable[tuple[str, ProfileRow]]) -> Profile:
-    return Profile.of(_without_duplicates(placed))
+def _profile(numbered_rows: Iterable[tuple[str, ProfileRow]]) -> Profile:
+    return Profile.of(_without_duplicates(numbered_rows))
 
 
-def _without_duplicates(placed: Iterable[tuple[str, ProfileRow]]) -> Iterator[ProfileRow]:
+def _without_duplicates(numbered_rows: Iterable[tuple[str, ProfileRow]]) -> Iterator[ProfileRow]:
     seen: dict[tuple[object, ...], str] = {}
-    for where, row in placed:
+    for where, row in numbered_rows:
         point = (row.key, row.rate_hz, row.arrivals)
         if point in seen:
             raise ProfileError(f"{where}: repeats the point of {seen[point]} ({row.model}, {row.rate_hz:g} Hz); remove one of them")
@@ -68,7 +68,7 @@ def _without_duplicates(placed: Iterable[tuple[str, ProfileRow]]) -> Iterator[Pr
         yield row
 
 
-def _placed_rows(text: str, file: str) -> Iterator[tuple[str, ProfileRow]]:
+def _numbered_rows(text: str, file: str) -> Iterator[tuple[str, ProfileRow]]:
     """Yield the rows, each with its `file:line`."""
     lines = text.splitlines(keepends=True)
     first = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
@@ -90,7 +90,7 @@ def _row(cells: dict[str | None, str | None], where: str) -> ProfileRow:
     if None in cells:
         raise ProfileError(f"{where}: has more cells than the header has columns")
     numbers = {name: _number(cells[name], name, where) for name in _NUMBERS}
-    model, gpu_type, batching = (_word(cells[name], name, where) for name in ("model", "gpu_type", "batching"))
+    model, gpu_type, batching = (_required(cells[name], name, where) for name in ("model", "gpu_type", "batching"))
     size = _batch_size(cells["batch_size"], where)
     if batching not in ("fixed", "continuous"):
         raise ProfileError(f"{where}: batching is {batching!r}; it must be fixed or continuous")
@@ -102,7 +102,7 @@ def _row(cells: dict[str | None, str | None], where: str) -> ProfileRow:
     return ProfileRow(model, gpu_type, batching, size, **numbers, arrivals=arrivals)
 
 
-def _word(cell: str | None, name: str, where: str) -> str:
+def _required(cell: str | None, name: str, where: str) -> str:
     if not cell:
         raise ProfileError(f"{where}: {name} is missing")
     return cell

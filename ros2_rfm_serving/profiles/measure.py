@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ros2_rfm_serving.profiles.arrivals import FLEET_PERIOD, Load, Sent, make_load
+from ros2_rfm_serving.profiles.arrivals import FLEET_PERIOD, Arrival, ArrivalProcess, make_arrivals
 from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ProcessorSharing, ServiceLaw
 from ros2_rfm_serving.profiles.table import CurveKey, ProfileRow
 
@@ -29,7 +29,7 @@ class Subject(Protocol):
     """Latency of a request that meets an idle server."""
     max_rate_hz: float
 
-    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+    def latencies_s(self, load: ArrivalProcess, num_requests: int, rng: np.random.Generator) -> list[float]:
         """Return the latencies from sending to reply of the first `num_requests` to be answered."""
 
 
@@ -41,7 +41,7 @@ class EngineSubject:
         self.unloaded_s = float(np.median([run(batch_size) for _ in range(warm_up_runs)]))
         self.max_rate_hz = batch_size / self.unloaded_s
 
-    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+    def latencies_s(self, load: ArrivalProcess, num_requests: int, rng: np.random.Generator) -> list[float]:
         return serve(load, self._batch_size, self._run, num_requests)
 
 
@@ -53,7 +53,7 @@ class FixedSubject:
         self.unloaded_s = service.mean_s(batch_size)
         self.max_rate_hz = service.capacity_hz(batch_size)
 
-    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+    def latencies_s(self, load: ArrivalProcess, num_requests: int, rng: np.random.Generator) -> list[float]:
         return serve(load, self._batch_size, lambda _: self._service.draw_s(self._batch_size, rng), num_requests)
 
 
@@ -67,7 +67,7 @@ class ContinuousSubject:
         in_service = min(int((longest_s - service.base_s) / service.per_request_s), service.max_concurrent)
         self.max_rate_hz = service.capacity_hz(in_service)
 
-    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+    def latencies_s(self, load: ArrivalProcess, num_requests: int, rng: np.random.Generator) -> list[float]:
         return serve_continuously(load, self._service, num_requests, rng)
 
 
@@ -90,12 +90,12 @@ def measure(
     rng = np.random.default_rng([seed, zlib.crc32(repr((key, arrivals, rate_hz)).encode())])
     latencies_s: list[float] = []
     for _ in range(repetitions):
-        load = make_load(arrivals, rate_hz, subject.unloaded_s, rng)
+        load = make_arrivals(arrivals, rate_hz, subject.unloaded_s, rng)
         latencies_s += subject.latencies_s(load, num_requests, rng)[int(WARM_UP * num_requests) :]
     return row(key, arrivals, rate_hz, latencies_s)
 
 
-def serve(load: Load, batch_size: int, run: Callable[[int], float], num_requests: int) -> list[float]:
+def serve(load: ArrivalProcess, batch_size: int, run: Callable[[int], float], num_requests: int) -> list[float]:
     """Return the latencies in s of a server that runs waiting requests first come first served, up to `batch_size` at once.
 
     Between batches time passes only as far as the next request.
@@ -104,9 +104,9 @@ def serve(load: Load, batch_size: int, run: Callable[[int], float], num_requests
     now_s = 0.0
     while len(latencies_s) < num_requests:
         now_s = max(now_s, load.next_s())
-        batch: list[Sent] = []
+        batch: list[Arrival] = []
         while len(batch) < batch_size and load.next_s() <= now_s:
-            batch.append(load.take())
+            batch.append(load.next_arrival())
         now_s += run(len(batch))
         for sent in batch:
             latencies_s.append(now_s - sent.at_s)
@@ -114,14 +114,16 @@ def serve(load: Load, batch_size: int, run: Callable[[int], float], num_requests
     return latencies_s[:num_requests]
 
 
-def serve_continuously(load: Load, service: ContinuousService, num_requests: int, rng: np.random.Generator) -> list[float]:
+def serve_continuously(
+    load: ArrivalProcess, service: ContinuousService, num_requests: int, rng: np.random.Generator
+) -> list[float]:
     """Return the latencies in s of a server with continuous batching."""
     latencies_s: list[float] = []
-    server: ProcessorSharing[Sent] = ProcessorSharing(service)
+    server: ProcessorSharing[Arrival] = ProcessorSharing(service)
     while len(latencies_s) < num_requests:
         sent_s, finish_s = load.next_s(), server.next_finish_s()
         if sent_s <= finish_s:
-            server.add(load.take(), sent_s, service.draw_work(rng))
+            server.add(load.next_arrival(), sent_s, service.draw_work(rng))
             continue
         for sent in server.finished(finish_s):
             latencies_s.append(finish_s - sent.at_s)

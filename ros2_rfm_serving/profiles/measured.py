@@ -10,9 +10,9 @@ import numpy as np
 from ros2_rfm_serving.profiles.service import unit_mean_factor
 from ros2_rfm_serving.profiles.table import Profile
 
-ONE_IN_TEN = 1.2816
+P90_STANDARD_DEVIATIONS = 1.2816
 """Standard deviations from the median of a normal distribution to its 90th percentile."""
-MOST_JITTER = 0.3
+MAX_JITTER = 0.3
 """Largest jitter; a larger one is due to other processes on the machine."""
 
 
@@ -49,5 +49,5 @@ def measured_service(profile: Profile, model: str, gpu_type: str) -> MeasuredSer
     apart, at = profile.under("periodic"), (model, gpu_type, "fixed", min(sizes), 0.0)
     return MeasuredService(
         batches_s=profile.batches_s(model, gpu_type, "fixed", max(sizes)),
-        jitter=min((apart.latency_s(*at, "p90") / apart.latency_s(*at, "p50") - 1.0) / ONE_IN_TEN, MOST_JITTER),
+        jitter=min((apart.latency_s(*at, "p90") / apart.latency_s(*at, "p50") - 1.0) / P90_STANDARD_DEVIATIONS, MAX_JITTER),
     )

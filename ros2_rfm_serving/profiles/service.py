@@ -42,7 +42,7 @@ class Wave:
     from_rows: int = 1
     extra_rows: float = 0.0
 
-    def worth(self, num_rows: int) -> float:
+    def effective_rows(self, num_rows: int) -> float:
         """Return the batch size that takes as long without the step."""
         return num_rows + (self.extra_rows if num_rows >= self.from_rows else 0.0)
 
@@ -59,7 +59,7 @@ class FixedService:
     batching: ClassVar[str] = "fixed"
 
     def mean_s(self, batch_size: int) -> float:
-        return self.base_s + self.per_row_s * self.wave.worth(batch_size)
+        return self.base_s + self.per_row_s * self.wave.effective_rows(batch_size)
 
     def draw_s(self, batch_size: int, rng: np.random.Generator) -> float:
         """Return a random time of one batch, in s."""
@@ -133,10 +133,10 @@ class SteppedService:
         return next(size for size in self.sizes if size >= num_rows)
 
     def perception_s(self, num_rows: int) -> float:
-        return self.perception_base_s + self.perception_per_row_s * self.wave.worth(self.padded(num_rows))
+        return self.perception_base_s + self.perception_per_row_s * self.wave.effective_rows(self.padded(num_rows))
 
     def step_s(self, num_rows: int) -> float:
-        return self.step_base_s + self.step_per_row_s * self.wave.worth(self.padded(num_rows))
+        return self.step_base_s + self.step_per_row_s * self.wave.effective_rows(self.padded(num_rows))
 
     def mean_s(self, num_rows: int) -> float:
         """Return the time of `num_rows` requests that enter together and remain alone, in s."""
@@ -187,7 +187,7 @@ class ProcessorSharing(Generic[Key]):
         self._arrivals = 0
         self._running: list[tuple[float, int, Key]] = []
         self._queued: deque[tuple[Key, float]] = deque()
-        self._done: list[Key] = []
+        self._finished: list[Key] = []
         self._next_s: float | None = math.inf
         """Time at which the next request leaves; None: it has to be computed again."""
 
@@ -215,14 +215,14 @@ class ProcessorSharing(Generic[Key]):
 
     def next_finish_s(self) -> float:
         """Return when the next request leaves if none enters before; infinity when there is none."""
-        if self._done:
+        if self._finished:
             return self._as_of_s
         return self._finish_s() if self._next_s is None else self._next_s
 
     def finished(self, now_s: float) -> list[Key]:
         """Remove and return the requests that have left by `now_s`, in the order of leaving."""
         self._release(now_s)
-        done, self._done = self._done, []
+        done, self._finished = self._finished, []
         return done
 
     def _release(self, now_s: float) -> None:
@@ -230,7 +230,7 @@ class ProcessorSharing(Generic[Key]):
         while (finish_s := self._finish_s() if self._next_s is None else self._next_s) <= now_s:
             finish, _, key = heapq.heappop(self._running)
             self._progress, self._as_of_s, self._next_s = finish, finish_s, None
-            self._done.append(key)
+            self._finished.append(key)
             if self._queued:
                 self._start(*self._queued.popleft())
 

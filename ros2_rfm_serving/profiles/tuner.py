@@ -16,14 +16,14 @@ from typing import Protocol
 from ros2_rfm_serving.types import PipelineConfig
 
 ALPHAS = (0.5, 1.0)
-ALIKE = 1.05
+SAME_RATE_FACTOR = 1.05
 """Ratio below which two rates may be measured in either order: a staler configuration has to be faster by more."""
-MOST_SKEWED = 3
+MAX_SKEWED = 3
 """Number of configurations of the grid whose skew is tried: those that failed least."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
+class TuningGoal:
     min_rate_hz: float
     """Answers of one robot per second."""
     min_success: float
@@ -32,7 +32,7 @@ class Goal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Success:
+class SuccessRate:
     episodes: int
     successes: int
 
@@ -41,7 +41,7 @@ class Success:
         return self.successes / self.episodes
 
 
-class Verdict(Enum):
+class TuningVerdict(Enum):
     MEETS = "meets both"
     FAILS = "fails too often"
     SLOW = "too slow"
@@ -49,15 +49,15 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class TuningResult:
     """One configuration with its measurements."""
 
     pipelining: PipelineConfig
     rate_hz: float
     staleness_s: float
     """Age, at the answer, of the observation that the last steps read."""
-    verdict: Verdict
-    success: Success | None = None
+    verdict: TuningVerdict
+    success: SuccessRate | None = None
     """Result of its episodes; None: it was not run."""
 
 
@@ -97,12 +97,12 @@ class Timing:
         return replace(self, **times)
 
 
-class Bench(Protocol):
+class TuningBench(Protocol):
     """Test bench for configurations."""
 
     def rate_hz(self, pipelining: PipelineConfig) -> float: ...
 
-    def success(self, pipelining: PipelineConfig, rate_hz: float) -> Success: ...
+    def success(self, pipelining: PipelineConfig, rate_hz: float) -> SuccessRate: ...
 
 
 def pipeline_name(own: PipelineConfig) -> str:
@@ -122,9 +122,9 @@ def grid(max_depth: int) -> list[PipelineConfig]:
     return [PipelineConfig(pp_perception=p, pp_generation=g) for p in degrees for g in degrees if p + g <= max_depth]
 
 
-def tune(goal: Goal, bench: Bench, candidates: Sequence[PipelineConfig] | None = None) -> Iterator[Tried]:
+def tune(goal: TuningGoal, bench: TuningBench, candidates: Sequence[PipelineConfig] | None = None) -> Iterator[TuningResult]:
     """Yield every configuration as it is decided; `best_of` selects among them. candidates: of the grid; by default all."""
-    tried: list[Tried] = []
+    tried: list[TuningResult] = []
     for level in (_degrees, _skews, _offsets):
         configurations = level(goal, tried) if level is not _degrees or candidates is None else list(candidates)
         rates = {own: bench.rate_hz(own) for own in configurations}
@@ -133,46 +133,48 @@ def tune(goal: Goal, bench: Bench, candidates: Sequence[PipelineConfig] | None =
             yield tried[-1]
 
 
-def best_of(tried: Sequence[Tried]) -> Tried | None:
+def best_of(tried: Sequence[TuningResult]) -> TuningResult | None:
     """Return the fastest configuration that meets both goals."""
-    return max((own for own in tried if own.verdict is Verdict.MEETS), key=lambda own: own.rate_hz, default=None)
+    return max((own for own in tried if own.verdict is TuningVerdict.MEETS), key=lambda own: own.rate_hz, default=None)
 
 
-def frontier_of(tried: Sequence[Tried]) -> list[Tried]:
+def frontier_of(tried: Sequence[TuningResult]) -> list[TuningResult]:
     """Return the configurations than which no other is both faster and more successful, fastest first."""
-    frontier: list[Tried] = []
+    frontier: list[TuningResult] = []
     for own in sorted((t for t in tried if t.success), key=lambda t: (-t.rate_hz, -_share(t))):
         if not frontier or _share(own) > _share(frontier[-1]):
             frontier.append(own)
     return frontier
 
 
-def _share(own: Tried) -> float:
-    return own.success.share if own.success else 0.0
+def _share(result: TuningResult) -> float:
+    return result.success.share if result.success else 0.0
 
 
-def _try(own: PipelineConfig, rate_hz: float, goal: Goal, bench: Bench, tried: Sequence[Tried]) -> Tried:
-    best, stale_s = best_of(tried), staleness_s(own, rate_hz)
-    beaten = best is not None and rate_hz <= best.rate_hz * (ALIKE if stale_s > best.staleness_s else 1.0)
+def _try(
+    pipelining: PipelineConfig, rate_hz: float, goal: TuningGoal, bench: TuningBench, tried: Sequence[TuningResult]
+) -> TuningResult:
+    best, stale_s = best_of(tried), staleness_s(pipelining, rate_hz)
+    beaten = best is not None and rate_hz <= best.rate_hz * (SAME_RATE_FACTOR if stale_s > best.staleness_s else 1.0)
     if rate_hz < goal.min_rate_hz or beaten:
-        verdict = Verdict.SLOW if rate_hz < goal.min_rate_hz else Verdict.BEATEN
-        return Tried(pipelining=own, rate_hz=rate_hz, staleness_s=stale_s, verdict=verdict)
-    success = bench.success(own, rate_hz)
-    verdict = Verdict.MEETS if success.share >= goal.min_success else Verdict.FAILS
-    return Tried(pipelining=own, rate_hz=rate_hz, staleness_s=stale_s, verdict=verdict, success=success)
+        verdict = TuningVerdict.SLOW if rate_hz < goal.min_rate_hz else TuningVerdict.BEATEN
+        return TuningResult(pipelining=pipelining, rate_hz=rate_hz, staleness_s=stale_s, verdict=verdict)
+    success = bench.success(pipelining, rate_hz)
+    verdict = TuningVerdict.MEETS if success.share >= goal.min_success else TuningVerdict.FAILS
+    return TuningResult(pipelining=pipelining, rate_hz=rate_hz, staleness_s=stale_s, verdict=verdict, success=success)
 
 
-def _degrees(goal: Goal, tried: Sequence[Tried]) -> list[PipelineConfig]:
+def _degrees(goal: TuningGoal, tried: Sequence[TuningResult]) -> list[PipelineConfig]:
     return grid(goal.max_depth)
 
 
-def _skews(goal: Goal, tried: Sequence[Tried]) -> list[PipelineConfig]:
+def _skews(goal: TuningGoal, tried: Sequence[TuningResult]) -> list[PipelineConfig]:
     """Return skews of configurations that are fast but fail: skew reduces throughput and raises success."""
-    failed = [own for own in tried if own.verdict is Verdict.FAILS and own.pipelining.pp_generation > 1]
-    nearest = sorted(failed, key=lambda own: (-_share(own), -own.rate_hz))[:MOST_SKEWED]
+    failed = [own for own in tried if own.verdict is TuningVerdict.FAILS and own.pipelining.pp_generation > 1]
+    nearest = sorted(failed, key=lambda own: (-_share(own), -own.rate_hz))[:MAX_SKEWED]
     return [replace(own.pipelining, alpha=alpha) for own in nearest for alpha in ALPHAS]
 
 
-def _offsets(goal: Goal, tried: Sequence[Tried]) -> list[PipelineConfig]:
+def _offsets(goal: TuningGoal, tried: Sequence[TuningResult]) -> list[PipelineConfig]:
     best = best_of(tried)
     return [replace(best.pipelining, fetch_offset=-1)] if best else []

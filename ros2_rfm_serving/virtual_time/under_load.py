@@ -18,7 +18,7 @@ from ros2_rfm_serving.engines.emulated import EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.profiles import SteppedService
-from ros2_rfm_serving.profiles.arrivals import Fleet, Load, Sent
+from ros2_rfm_serving.profiles.arrivals import Arrival, ArrivalProcess, ClosedLoop
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, InferenceRequest, ObservationRequest, RequestId, SessionRequest
@@ -49,16 +49,16 @@ class Ready:
     """Sources that ask again as soon as they are answered: the highest load that a server can serve."""
 
     def __init__(self, num: int) -> None:
-        self._ready, self.ended_s = deque(Sent(0.0, source) for source in range(num)), list[float]()
+        self._ready, self.ended_s = deque(Arrival(0.0, source) for source in range(num)), list[float]()
 
     def next_s(self) -> float:
         return self._ready[0].at_s if self._ready else math.inf
 
-    def take(self) -> Sent:
+    def next_arrival(self) -> Arrival:
         return self._ready.popleft()
 
     def answered(self, source: int, now_s: float) -> None:
-        self._ready.append(Sent(now_s, source))
+        self._ready.append(Arrival(now_s, source))
         self.ended_s.append(now_s)
 
 
@@ -91,7 +91,7 @@ class SteppedSubject:
         settled = crowd.ended_s[FULL // 4 :]
         self.max_rate_hz = len(settled) / (settled[-1] - settled[0])
 
-    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+    def latencies_s(self, load: ArrivalProcess, num_requests: int, rng: np.random.Generator) -> list[float]:
         engine, clock = self._start(rng)
         return _UnderLoad(engine, clock, load, self._blank, self._costs).latencies_s(num_requests)
 
@@ -112,13 +112,13 @@ def engine_subject(engine: Engine, size_px: tuple[int, int]) -> SteppedSubject:
 class _UnderLoad:
     """A server and its load. While the engine has nothing to do, time passes as far as the next request."""
 
-    def __init__(self, engine: Engine, clock: Clock, load: Load, blank: InferenceRequest, costs: StepCosts) -> None:
+    def __init__(self, engine: Engine, clock: Clock, load: ArrivalProcess, blank: InferenceRequest, costs: StepCosts) -> None:
         config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED, costs=costs)
         self._server, self._events, self._load = ModelServer(config, engine), Events(), load
         self._engine = stepping(engine)
         self._rounds = Rounds(self._server.loop, self._events, clock, self)
         self._blank = blank
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, Arrival] = {}
         self._epochs: dict[str, int] = {}
         self._sequences: Counter[str] = Counter()
         self._free: list[str] = []
@@ -152,7 +152,7 @@ class _UnderLoad:
         sent = self._sent.pop(robot)
         self._latencies_s.append(now_s - sent.at_s)
         self._load.answered(sent.source, now_s)
-        if not isinstance(self._load, Fleet):
+        if not isinstance(self._load, ClosedLoop):
             self._free.append(robot)
 
     def over(self) -> None:
@@ -174,12 +174,12 @@ class _UnderLoad:
             return
         self._planned_s = math.inf
         while self._load.next_s() <= self._events.now_s:
-            self._ask(self._load.take())
+            self._ask(self._load.next_arrival())
         self._plan()
         self._rounds.serve()
 
-    def _ask(self, sent: Sent) -> None:
-        robot = str(sent.source) if isinstance(self._load, Fleet) or not self._free else self._free.pop()
+    def _ask(self, sent: Arrival) -> None:
+        robot = str(sent.source) if isinstance(self._load, ClosedLoop) or not self._free else self._free.pop()
         if robot not in self._epochs:
             self._epochs[robot] = self._open(robot)
         self._sequences[robot] += 1

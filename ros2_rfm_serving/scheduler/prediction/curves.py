@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ros2_rfm_serving.factory.cluster import StragglerConfig
-from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of, straggling
+from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of, with_stragglers
 from ros2_rfm_serving.scheduler.slo import Slo
 
 ROUNDING = 1e-6
@@ -367,5 +367,5 @@ class Curves:
 
 def _straggling(profile: Profile, stragglers: Mapping[str, StragglerConfig]) -> Profile:
     for some in {(some.share, some.factor): some for some in stragglers.values()}.values():
-        profile = straggling(profile, some.share, some.factor, {gpu for gpu, its in stragglers.items() if its == some})
+        profile = with_stragglers(profile, some.share, some.factor, {gpu for gpu, its in stragglers.items() if its == some})
     return profile

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.profiles import ContinuousService, FixedService, measure
-from ros2_rfm_serving.profiles.arrivals import Fleet, Load, OpenLoop, Sent
+from ros2_rfm_serving.profiles.arrivals import Arrival, ArrivalProcess, ClosedLoop, OpenLoop
 
 
 class Listed:
@@ -23,8 +23,8 @@ class Listed:
     def next_s(self) -> float:
         return self._due_s[0] if self._due_s else math.inf
 
-    def take(self) -> Sent:
-        return Sent(self._due_s.pop(0), 0)
+    def next_arrival(self) -> Arrival:
+        return Arrival(self._due_s.pop(0), 0)
 
     def answered(self, source: int, now_s: float) -> None: ...
 
@@ -32,15 +32,15 @@ class Listed:
 class Watched:
     """A load whose sources must never have two requests in flight."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: ArrivalProcess) -> None:
         self._load, self.sent, self._waiting = load, Counter[int](), set[int]()
         self.last_s = 0.0
 
     def next_s(self) -> float:
         return self._load.next_s()
 
-    def take(self) -> Sent:
-        sent = self._load.take()
+    def next_arrival(self) -> Arrival:
+        sent = self._load.next_arrival()
         assert sent.source not in self._waiting and sent.at_s >= self.last_s
         self._waiting.add(sent.source)
         self.sent[sent.source] += 1
@@ -89,7 +89,7 @@ def test_a_continuous_server_under_poisson_load_is_as_slow_as_theory_says() -> N
 def test_a_fleet_keeps_its_rate_with_one_request_in_flight_per_robot(share: float, batch_size: int) -> None:
     law = FixedService(base_s=0.04, per_row_s=0.01)
     full_s, rate_hz = law.mean_s(batch_size), share * law.capacity_hz(batch_size)
-    load = Watched(Fleet(rate_hz, full_s, np.random.default_rng(4)))
+    load = Watched(ClosedLoop(rate_hz, full_s, np.random.default_rng(4)))
     latencies = measure.serve(load, batch_size, lambda count: full_s, 4000)
     assert len(load.sent) == max(1, math.ceil(6 * batch_size * share - 1e-9))
     assert sum(load.sent.values()) / load.last_s == pytest.approx(rate_hz, rel=0.03)

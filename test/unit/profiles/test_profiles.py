@@ -39,7 +39,7 @@ from ros2_rfm_serving.profiles import (
     read_rows,
     unit_mean_factors,
 )
-from ros2_rfm_serving.profiles.arrivals import make_load
+from ros2_rfm_serving.profiles.arrivals import make_arrivals
 from ros2_rfm_serving.profiles.service import unit_mean_factor
 from test.unit.fakes import CONTRACT
 
@@ -208,7 +208,7 @@ def test_no_percentile_between_two_columns_is_below_what_servers_take(
     subject = measure.subject_of(service, size)
     for share in (0.1, 0.5, 0.8):
         rate_hz, rng = share * subject.max_rate_hz, np.random.default_rng(1)
-        found_s = subject.latencies_s(make_load(arrivals, rate_hz, subject.unloaded_s, rng), 16_000, rng)[1600:]
+        found_s = subject.latencies_s(make_arrivals(arrivals, rate_hz, subject.unloaded_s, rng), 16_000, rng)[1600:]
         key = ("policy", "GPU", service.batching, size)
         profile = Profile.of([measure.row(key, arrivals, rate_hz, found_s)])
         for percentile in (60, 75, 85, 91, 93, 97, 98):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ros2_rfm_serving.profiles.tuner import Goal, Success, Verdict, best_of, frontier_of, grid, staleness_s, tune
+from ros2_rfm_serving.profiles.tuner import SuccessRate, TuningGoal, TuningVerdict, best_of, frontier_of, grid, staleness_s, tune
 from ros2_rfm_serving.types import PipelineConfig
 
 
@@ -21,11 +21,11 @@ class Formulae:
     def rate_hz(self, own: PipelineConfig) -> float:
         return 10.0 * own.pp_generation / (1 + own.alpha)
 
-    def success(self, own: PipelineConfig, rate_hz: float) -> Success:
+    def success(self, own: PipelineConfig, rate_hz: float) -> SuccessRate:
         assert rate_hz == self.rate_hz(own)
         self.run.append(own)
         share = 1.0 - self.cost * own.depth + 0.12 * own.alpha - 0.5 * (own.fetch_offset < 0)
-        return Success(episodes=1000, successes=round(1000 * share))
+        return SuccessRate(episodes=1000, successes=round(1000 * share))
 
 
 def test_the_grid_is_bounded() -> None:
@@ -35,7 +35,7 @@ def test_the_grid_is_bounded() -> None:
 
 def test_the_fastest_that_meets_both_is_found() -> None:
     bench = Formulae()
-    tried = list(tune(Goal(min_rate_hz=20, min_success=0.8, max_depth=8), bench))
+    tried = list(tune(TuningGoal(min_rate_hz=20, min_success=0.8, max_depth=8), bench))
     best = best_of(tried)
     # uniform, L = 5 is as deep as success allows; skewed by 0.5, 6 stages have 40/s as well and succeed less
     assert best is not None
@@ -47,7 +47,7 @@ def test_the_fastest_that_meets_both_is_found() -> None:
 
 def test_skew_wins_where_it_pays() -> None:
     bench = Formulae(cost=0.068)
-    tried = list(tune(Goal(min_rate_hz=5, min_success=0.8, max_depth=6), bench))
+    tried = list(tune(TuningGoal(min_rate_hz=5, min_success=0.8, max_depth=6), bench))
     best = best_of(tried)
     assert best is not None
     assert best.pipelining == PipelineConfig(
@@ -59,25 +59,25 @@ def test_skew_wins_where_it_pays() -> None:
 
 def test_what_cannot_win_is_not_run() -> None:
     bench = Formulae()
-    goal = Goal(min_rate_hz=25, min_success=0.8, max_depth=8)
+    goal = TuningGoal(min_rate_hz=25, min_success=0.8, max_depth=8)
     tried = list(tune(goal, bench))
     best = best_of(tried)
     assert best is not None
     assert all(bench.rate_hz(own) >= goal.min_rate_hz for own in bench.run)
-    slower = [own for own in tried if own.verdict in (Verdict.SLOW, Verdict.BEATEN)]
+    slower = [own for own in tried if own.verdict in (TuningVerdict.SLOW, TuningVerdict.BEATEN)]
     assert slower
     assert all(own.success is None and own.pipelining not in bench.run for own in slower)
-    assert all(own.rate_hz <= best.rate_hz for own in slower if own.verdict is Verdict.BEATEN)
+    assert all(own.rate_hz <= best.rate_hz for own in slower if own.verdict is TuningVerdict.BEATEN)
 
 
 def test_nothing_meets_an_impossible_goal() -> None:
-    tried = list(tune(Goal(min_rate_hz=1000, min_success=0.5), Formulae()))
+    tried = list(tune(TuningGoal(min_rate_hz=1000, min_success=0.5), Formulae()))
     assert best_of(tried) is None
-    assert {own.verdict for own in tried} == {Verdict.SLOW}
+    assert {own.verdict for own in tried} == {TuningVerdict.SLOW}
 
 
 def test_the_frontier() -> None:
-    tried = list(tune(Goal(min_rate_hz=1, min_success=0.99, max_depth=6), Formulae()))
+    tried = list(tune(TuningGoal(min_rate_hz=1, min_success=0.99, max_depth=6), Formulae()))
     frontier = frontier_of(tried)
     rates, shares = [own.rate_hz for own in frontier], [own.success.share for own in frontier if own.success]
     assert rates == sorted(rates, reverse=True)
@@ -105,5 +105,5 @@ def test_a_staler_one_is_not_chosen_by_chance() -> None:
             return super().rate_hz(own) * (self.gain if own.fetch_offset else 1.0)
 
     for gain, offset in ((1.03, 0), (1.2, -1)):
-        best = best_of(list(tune(Goal(min_rate_hz=1, min_success=0.1, max_depth=4), Noisy(gain=gain))))
+        best = best_of(list(tune(TuningGoal(min_rate_hz=1, min_success=0.1, max_depth=4), Noisy(gain=gain))))
         assert best is not None and best.pipelining.fetch_offset == offset

@@ -11,7 +11,7 @@ import pytest
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.factory.cluster import Planning, StragglerConfig
-from ros2_rfm_serving.profiles import Profile, ProfileRow, load_profiles, straggling
+from ros2_rfm_serving.profiles import Profile, ProfileRow, load_profiles, with_stragglers
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
 from ros2_rfm_serving.simulation import Conditions, simulate, simulate_watched
@@ -61,7 +61,7 @@ def test_percentiles_are_those_of_a_mixture() -> None:
     row = [1e3 * float(np.mean(alone_s)), *(1e3 * float(np.percentile(alone_s, p)) for p in (50, 90, 95, 99))]
     profile = Profile.of([ProfileRow("llm", "GPU", "continuous", 1, rate_hz, *row) for rate_hz in (1.0, 2.0)])
     drawn_s = alone_s * np.where(rng.random(len(alone_s)) < 0.1, 3.0, 1.0)
-    rates, mean_s, columns = straggling(profile, 0.1, 3.0).curve_arrays("llm", "GPU", "continuous", 1)
+    rates, mean_s, columns = with_stragglers(profile, 0.1, 3.0).curve_arrays("llm", "GPU", "continuous", 1)
     assert rates.tolist() == pytest.approx([1 / 1.2, 2 / 1.2]) and mean_s[0] == pytest.approx(np.mean(drawn_s), rel=0.01)
     for p in (90, 95, 99):
         assert 0.95 < columns[f"p{p}"][0] / np.percentile(drawn_s, p) < 1.25
@@ -70,7 +70,7 @@ def test_percentiles_are_those_of_a_mixture() -> None:
 def test_whoever_comes_while_a_batch_straggles_waits_for_it() -> None:
     """The rarer requests are, the fewer do."""
     rows = [ProfileRow("vla", "GPU", "fixed", 1, rate_hz, 50.0, 50.0, 50.0, 50.0, 50.0) for rate_hz in (0.2, 20.0)]
-    rates, mean_s, columns = straggling(Profile.of(rows), 0.02, 4.0).curve_arrays("vla", "GPU", "fixed", 1)
+    rates, mean_s, columns = with_stragglers(Profile.of(rows), 0.02, 4.0).curve_arrays("vla", "GPU", "fixed", 1)
     assert rates.tolist() == pytest.approx([0.2 / 1.06, 20 / 1.06]) and columns["p99"][0] == pytest.approx(0.2)
     assert mean_s[0] == pytest.approx(0.053, rel=0.01) and mean_s[1] > 0.055
     assert columns["p95"][0] == pytest.approx(0.05, rel=0.01) and columns["p95"][1] > 0.06

@@ -13,7 +13,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.profiles import Profile, SteppedService
-from ros2_rfm_serving.profiles.arrivals import FLEET_PERIOD, Fleet, Load, OpenLoop, Sent
+from ros2_rfm_serving.profiles.arrivals import FLEET_PERIOD, Arrival, ArrivalProcess, ClosedLoop, OpenLoop
 from ros2_rfm_serving.profiles.measure import measure, rates_hz
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.simulation import Crash, Report, simulate
@@ -149,8 +149,8 @@ SHARED = replace(
 def test_joining_is_never_slower_than_whole_batches_of_whoever_waits_and_faster_where_steps_are_shared(
     law_of_costs: SteppedService, most: float, share: float
 ) -> None:
-    def load() -> Load:
-        return Fleet(share * law_of_costs.capacity_hz(), law_of_costs.mean_s(8), np.random.default_rng(7))
+    def load() -> ArrivalProcess:
+        return ClosedLoop(share * law_of_costs.capacity_hz(), law_of_costs.mean_s(8), np.random.default_rng(7))
 
     joined = law_subject(law_of_costs).latencies_s(load(), 1500, np.random.default_rng(0))
     whole = in_whole_batches(law_of_costs, load(), 1500)
@@ -183,7 +183,7 @@ def test_a_server_that_was_just_started_answers_as_fast_as_whole_batches_where_j
         return engine, lambda: engine.spent_s
 
     for draw in range(8):
-        loads = [Fleet(rate_hz, num_robots / rate_hz / FLEET_PERIOD, np.random.default_rng(draw)) for _ in range(2)]
+        loads = [ClosedLoop(rate_hz, num_robots / rate_hz / FLEET_PERIOD, np.random.default_rng(draw)) for _ in range(2)]
         joined += SteppedSubject(start, (16, 16), rehearsed=True).latencies_s(loads[0], int(rate_hz), np.random.default_rng(draw))
         whole += in_whole_batches(NOISY, loads[1], int(rate_hz), WHOLE, np.random.default_rng(draw))
     for quantile, most in ((0.5, 1.03), (0.99, 1.05)):
@@ -191,15 +191,15 @@ def test_a_server_that_was_just_started_answers_as_fast_as_whole_batches_where_j
 
 
 def in_whole_batches(
-    costs: SteppedService, load: Load, num_requests: int, factor: float = 1.0, rng: np.random.Generator | None = None
+    costs: SteppedService, load: ArrivalProcess, num_requests: int, factor: float = 1.0, rng: np.random.Generator | None = None
 ) -> list[float]:
     """`batching: fixed` of an engine that computes no rows that are not there."""
     now_s, latencies_s = 0.0, list[float]()
     while len(latencies_s) < num_requests:
         now_s = max(now_s, load.next_s())
-        batch = list[Sent]()
+        batch = list[Arrival]()
         while load.next_s() <= now_s and len(batch) < costs.max_rows:
-            batch.append(load.take())
+            batch.append(load.next_arrival())
         now_s += factor * (costs.draw_s(len(batch), rng) if rng else costs.mean_s(len(batch)))
         for sent in batch:
             latencies_s.append(now_s - sent.at_s)
@@ -219,9 +219,9 @@ def test_a_real_engine_and_the_law_of_its_costs_have_the_same_latencies(load: st
         calls_s.clear()
         return engine, lambda: sum(calls_s)
 
-    def requests() -> Load:
+    def requests() -> ArrivalProcess:
         rng = np.random.default_rng(7)
-        return Fleet(40.0, 0.05, rng) if load == "fleet" else OpenLoop(40.0, rng)
+        return ClosedLoop(40.0, 0.05, rng) if load == "fleet" else OpenLoop(40.0, rng)
 
     real = SteppedSubject(start, (16, 16))  # type: ignore[arg-type]
     found = [subject.latencies_s(requests(), 300, np.random.default_rng(0)) for subject in (real, law_subject(wanted))]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ros2_rfm_serving.profiles.table import MEASURED, Array, Curve, CurveKey, Profile
 
-APART = 1e-9
+MIN_RELATIVE_STEP = 1e-9
 """Relative distance that is added between measured percentiles, which may be equal: those of a mixture are interpolated between
 them."""
 
@@ -27,7 +27,7 @@ class _Part:
     added_s: float = 0.0
 
 
-def straggling(profile: Profile, share: float, factor: float, gpu_types: Collection[str] | None = None) -> Profile:
+def with_stragglers(profile: Profile, share: float, factor: float, gpu_types: Collection[str] | None = None) -> Profile:
     """Return the profile with stragglers.
 
     share: of all services. factor: their service time as a multiple of others'. gpu_types: types with stragglers; None: all.
@@ -37,12 +37,12 @@ def straggling(profile: Profile, share: float, factor: float, gpu_types: Collect
         _, gpu_type, batching, batch_size = key
         if gpu_types is not None and gpu_type not in gpu_types:
             return curve
-        return _bent(curve, share, factor, batch_size if batching == "fixed" else 0)
+        return _slowed(curve, share, factor, batch_size if batching == "fixed" else 0)
 
     return profile.changed(change)
 
 
-def _bent(curve: Curve, share: float, factor: float, batch_size: int) -> Curve:
+def _slowed(curve: Curve, share: float, factor: float, batch_size: int) -> Curve:
     """Return a curve with stragglers. batch_size: 0: requests share the server, so that none waits for another."""
     pace = 1.0 + share * (factor - 1.0)
     columns: dict[str, list[float]] = {name: [] for name in curve.latencies_s}
@@ -62,7 +62,7 @@ def _bent(curve: Curve, share: float, factor: float, batch_size: int) -> Curve:
 def _mixed(latencies_s: Array, parts: tuple[_Part, ...]) -> Array:
     """Return the percentiles of the mixture. latencies_s: at `MEASURED`; nothing is known below the first or above the last."""
     shares = np.array([*MEASURED, 100.0]) / 100.0
-    steps = 1.0 + APART * np.arange(len(shares))
+    steps = 1.0 + MIN_RELATIVE_STEP * np.arange(len(shares))
     measured_s = np.append(latencies_s, latencies_s[-1]) * steps
     points_s = np.sort(np.concatenate([part.times * measured_s + part.added_s for part in parts]))
     below = sum(part.share * np.interp((points_s - part.added_s) / part.times, measured_s, shares, left=0.0) for part in parts)
