@@ -34,7 +34,7 @@ MODULES = (
     *("robot.motion.smoothness", "robot.motion.trail"),
     *(f"server.{name}" for name in ("brain", "server", "mailboxes", "figures", "tiers", "intake", "replies")),
     *(f"server.{name}" for name in ("deciding", "loop", "stepping", "running", "quota")),
-    *(f"dispatch.{name}" for name in ("batching", "dispatcher", "entering", "history", "service_times", "waiting")),
+    *(f"dispatch.{name}" for name in ("batching", "dispatcher", "batch_entry", "history", "service_times", "waiting_request")),
     *(f"simulation.{name}" for name in ("robot", "host", "goodput", "gpu", "wire", "stays", "timing")),
     *(f"virtual_time.{name}" for name in ("events", "rounds")),
 )

@@ -129,7 +129,7 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "Guidance": Guidance,
         "HorizonDecision": horizons.Outlook,
         "InferenceRequest": InferenceRequest,
-        "Interval": history.Interval,
+        "Interval": history.TimeInterval,
         "ModelContract": ModelContract,
         "ModelIdentity": link.ModelIdentity,
         "ObservationRequest": ObservationRequest,

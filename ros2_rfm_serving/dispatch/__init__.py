@@ -1,12 +1,12 @@
 """Selection of the waiting requests that run next: small policy classes over plain data, chosen by name."""
 
-from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView, Selection
+from ros2_rfm_serving.dispatch.base import DispatchDecision, DispatchPolicy, EngineView
 from ros2_rfm_serving.dispatch.batching import CONTINUOUS
+from ros2_rfm_serving.dispatch.checked_policy import CheckedPolicy
 from ros2_rfm_serving.dispatch.dispatcher import DISPATCH_POLICIES, Dispatcher, check_policy, count_skips, policy
-from ros2_rfm_serving.dispatch.flight import Flight, Row, StepCosts
-from ros2_rfm_serving.dispatch.guarded import Guarded
+from ros2_rfm_serving.dispatch.in_flight import InFlightRow, InFlightRows, StepCosts
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
-from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.waiting_request import WaitingRequest
 
 __all__ = [
     "CONTINUOUS",
@@ -14,13 +14,13 @@ __all__ = [
     "DispatchPolicy",
     "Dispatcher",
     "EngineView",
-    "Flight",
-    "Guarded",
-    "Row",
-    "Selection",
+    "InFlightRows",
+    "CheckedPolicy",
+    "InFlightRow",
+    "DispatchDecision",
     "ServiceTimes",
     "StepCosts",
-    "Waiting",
+    "WaitingRequest",
     "check_policy",
     "count_skips",
     "policy",

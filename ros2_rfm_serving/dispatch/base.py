@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ros2_rfm_serving.dispatch.flight import Flight
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.history import TaskHistory
+from ros2_rfm_serving.dispatch.in_flight import InFlightRows
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
-from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.waiting_request import WaitingRequest
 from ros2_rfm_serving.errors import UnrecordableError
 from ros2_rfm_serving.types.record import record
 from ros2_rfm_serving.types.state import Kept, attribute_names, has_parts, keep, kept, restore, state_of
@@ -28,47 +28,47 @@ class EngineView:
     """Network round trip to a remote engine, as far as `times` do not include it."""
     free_s: float = -math.inf
     """Expected time at which the engine can begin the next batch."""
-    free_there_s: float = -math.inf
+    remote_free_s: float = -math.inf
     """Expected time at which a remote engine has run all batches on their way to it, on the local clock."""
-    flight: Flight | None = None
+    in_flight: InFlightRows | None = None
     """Rows in flight of an engine that advances rows step by step; None: the engine runs whole calls."""
 
     def latency_s(self, num_rows: int) -> float:
         """Return the time from the beginning of a batch to its replies; 0 while it is unknown."""
-        return (self.flight or self.times).seconds(num_rows) + self.round_trip_s
+        return (self.in_flight or self.times).seconds(num_rows) + self.round_trip_s
 
     def answers_in_s(self, num_rows: int, now_s: float) -> float:
         """Return the time until the replies of a batch that is sent now, behind the batches that are on their way."""
-        return self.latency_s(num_rows) + max(0.0, self.free_there_s - now_s - self.round_trip_s / 2)
+        return self.latency_s(num_rows) + max(0.0, self.remote_free_s - now_s - self.round_trip_s / 2)
 
     @property
     def next_rows(self) -> int:
         """Return the number of requests that the engine can accept when it is free again."""
-        return self.flight.leaving if self.flight is not None else self.batch_size
+        return self.in_flight.leaving if self.in_flight is not None else self.batch_size
 
     def begins_s(self, position: int, now_s: float) -> float:
         """Return the seconds from `now_s` until the engine begins the request at a position of the queue.
         Batches are assumed to be as large as throughput improves."""
-        if self.flight is not None and not self.flight.num_whole:
-            return self.flight.begins_in_s(position)
+        if self.in_flight is not None and not self.in_flight.num_whole:
+            return self.in_flight.begins_in_s(position)
         rows = self.times.saturation(self.batch_size)
         return max(0.0, self.free_s - now_s) + position // rows * self.latency_s(rows)
 
 
-keep(EngineView, "free_s", "times", remote_free_s="free_there_s")
+keep(EngineView, "free_s", "times", remote_free_s="remote_free_s")
 
 
 @record(frozen=True, slots=True)
-class Selection:
+class DispatchDecision:
     """Requests that run now, and the time of the next poll if there are none and nothing new arrives before."""
 
-    batch: Sequence[Waiting]
-    look_again_s: float = math.inf
+    batch: Sequence[WaitingRequest]
+    poll_at_s: float = math.inf
     whole: bool = False
     """The batch runs in one call, on an engine that could also advance rows step by step."""
 
 
-NOTHING = Selection(())
+NOTHING = DispatchDecision(())
 
 
 class DispatchPolicy:
@@ -79,14 +79,14 @@ class DispatchPolicy:
     texts, arrays, and tuples, lists, sets, deques and dictionaries of them. An object of a class with a table `KEPT` may be a
     value, too, and a `defaultdict` may have such a class as its factory."""
     READS_EXECUTIONS = True
-    """The policy reads when robots executed and waited (`History`: wait ratio, execution times, pace). A plan that calls a policy
-    many times does not compute them if this is False."""
+    """The policy reads when robots executed and waited (`TaskHistory`: wait ratio, execution times, pace). A plan that calls a
+    policy many times does not compute them if this is False."""
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         """Return the waiting requests, most urgent first."""
         raise NotImplementedError
 
-    def task_ended(self, task: History) -> None:
+    def task_ended(self, task: TaskHistory) -> None:
         """Learn from a finished task. The default does nothing."""
 
     def state(self) -> dict[str, Any]:

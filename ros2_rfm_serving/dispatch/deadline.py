@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.waiting_request import WaitingRequest
 
 STARVES = attrgetter("starves_s", "since_s")
 
 
-class Deadline(DispatchPolicy):
+class DeadlinePolicy(DispatchPolicy):
     """Order by the time at which the robot's actions run out or have run out."""
 
     READS_EXECUTIONS = False
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return sorted(waiting, key=STARVES)

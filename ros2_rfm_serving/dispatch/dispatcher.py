@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
-from ros2_rfm_serving.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection
-from ros2_rfm_serving.dispatch.batching import BATCHINGS, Asks
-from ros2_rfm_serving.dispatch.best import Balanced, Best, Swift
-from ros2_rfm_serving.dispatch.deadline import Deadline
-from ros2_rfm_serving.dispatch.fifo import Fifo
-from ros2_rfm_serving.dispatch.least_attained import LeastAttained
-from ros2_rfm_serving.dispatch.wait_ratio import WaitRatio
-from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.base import NOTHING, DispatchDecision, DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.batching import BATCHINGS, ExpectedArrivals
+from ros2_rfm_serving.dispatch.best import BalancedPolicy, BestPolicy, SwiftPolicy
+from ros2_rfm_serving.dispatch.deadline import DeadlinePolicy
+from ros2_rfm_serving.dispatch.fifo import FifoPolicy
+from ros2_rfm_serving.dispatch.least_attained import LeastAttainedPolicy
+from ros2_rfm_serving.dispatch.wait_ratio import WaitRatioPolicy
+from ros2_rfm_serving.dispatch.waiting_request import WaitingRequest
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.types import PRECEDENCE
 
 DISPATCH_POLICIES: dict[str, type[DispatchPolicy]] = {
-    "fifo": Fifo,
-    "least_attained": LeastAttained,
-    "wait_ratio": WaitRatio,
-    "deadline": Deadline,
-    "best": Best,
-    "balanced": Balanced,
-    "swift": Swift,
+    "fifo": FifoPolicy,
+    "least_attained": LeastAttainedPolicy,
+    "wait_ratio": WaitRatioPolicy,
+    "deadline": DeadlinePolicy,
+    "best": BestPolicy,
+    "balanced": BalancedPolicy,
+    "swift": SwiftPolicy,
 }
 ENTRY_POINTS = "ros2_rfm_serving.dispatch"
 """Group of the entry points with which other packages add policies: classes that take no arguments."""
@@ -75,11 +75,13 @@ class Dispatcher:
             raise ConfigurationError(f"no way of batching is named {batching!r}", key="batching", fix=fix)
         self.policy, self._batch = policy, BATCHINGS[batching]
 
-    def select(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list) -> Selection:
+    def select(
+        self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float, expected_arrivals: ExpectedArrivals = list
+    ) -> DispatchDecision:
         """Return the next batch of an engine that may run all of the waiting requests."""
-        return self.cut(waiting, self.rank(waiting, engine, now_s), engine, now_s, asks)
+        return self.form_batch(waiting, self.rank(waiting, engine, now_s), engine, now_s, expected_arrivals)
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         """Return the requests in the policy's order within each component; safety precedes the monitor and the monitor precedes
         plans, whatever the policy."""
         ranked = self.policy.rank(waiting, engine, now_s)
@@ -87,12 +89,17 @@ class Dispatcher:
             return ranked
         return sorted(ranked, key=lambda w: PRECEDENCE.get(w.request.id.component, PRECEDENCE["*"]))
 
-    def cut(
-        self, waiting: Sequence[Waiting], ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list
-    ) -> Selection:
+    def form_batch(
+        self,
+        waiting: Sequence[WaitingRequest],
+        ranked: Sequence[WaitingRequest],
+        engine: EngineView,
+        now_s: float,
+        expected_arrivals: ExpectedArrivals = list,
+    ) -> DispatchDecision:
         """Return the next batch and count the requests that it passes over.
         ranked: the requests of `waiting` that may run on this engine, most urgent first."""
-        selection = self._batch(ranked, engine, now_s, asks) if ranked else NOTHING
+        selection = self._batch(ranked, engine, now_s, expected_arrivals) if ranked else NOTHING
         if selection.batch and len(selection.batch) < len(waiting) and (selection.whole or not _more_follow(engine)):
             count_skips(waiting, selection.batch)
         return selection
@@ -101,10 +108,10 @@ class Dispatcher:
 def _more_follow(engine: EngineView) -> bool:
     """Return whether more rows can join a batch after the next one. Rows join one by one, so that a request is passed over only
     when no capacity is left."""
-    return engine.flight is not None and len(engine.flight.rows) + 1 < engine.flight.most
+    return engine.in_flight is not None and len(engine.in_flight.rows) + 1 < engine.in_flight.max_rows
 
 
-def count_skips(waiting: Sequence[Waiting], batch: Sequence[Waiting]) -> None:
+def count_skips(waiting: Sequence[WaitingRequest], batch: Sequence[WaitingRequest]) -> None:
     """Update the skip counts after a selection (Kairos Algorithm 1, lines 23-26)."""
     for passed_over in waiting:
         passed_over.history.skipped += 1

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.waiting_request import WaitingRequest
 
 SINCE = attrgetter("since_s")
 
 
-class Fifo(DispatchPolicy):
+class FifoPolicy(DispatchPolicy):
     """Order by waiting time, longest first."""
 
     READS_EXECUTIONS = False
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return waiting if len(waiting) == 1 else sorted(waiting, key=SINCE)

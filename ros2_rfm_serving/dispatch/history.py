@@ -18,43 +18,43 @@ ROUNDING_S = 1e-6
 
 
 @record(frozen=True, slots=True)
-class Interval:
+class TimeInterval:
     begin_s: float
     end_s: float
 
 
-def wait_s(generated: Interval, executed: Interval, next_generated: Interval, next_executed: Interval) -> float:
+def wait_s(generated: TimeInterval, executed: TimeInterval, next_generated: TimeInterval, next_executed: TimeInterval) -> float:
     """Return the wait between two rounds on the side that dominated the first (Algorithm 1, lines 3-4). Overlap is no wait."""
     dominates = generated.end_s - generated.begin_s >= executed.end_s - executed.begin_s
     first, second = (generated, next_generated) if dominates else (executed, next_executed)
     return max(0.0, second.begin_s - first.end_s)
 
 
-class History:
+class TaskHistory:
     """History of one session. A round is a generation and the execution of its chunk; chunks that were never executed make none."""
 
     KEPT: ClassVar = kept(
         *("episode", "kind", "began_s", "waited_s", "attained_s", "rounds", "skipped"),
-        is_overdue="owed",
+        is_overdue="overdue",
         is_suspect="suspect",
         refetch_mean_s="refetch_s",
-        refetch_request="_asked",
+        refetch_request="_refetch",
         last_round="_last",
         pending_generation="_pending",
-        answer_to_request_s="_thought_s",
-        answer_to_request_spread_s="ask_spread_s",
+        answer_to_request_s="_request_interval_s",
+        answer_to_request_spread_s="request_interval_deviation_s",
     )
     __slots__ = (
-        "_asked",
+        "_refetch",
         "_last",
         "_pending",
-        "_thought_s",
-        "ask_spread_s",
+        "_request_interval_s",
+        "request_interval_deviation_s",
         "attained_s",
         "began_s",
         "episode",
         "kind",
-        "owed",
+        "overdue",
         "refetch_s",
         "rounds",
         "skipped",
@@ -65,10 +65,10 @@ class History:
     def __init__(self) -> None:
         self.refetch_s = 0.02
         """Running mean of the time to get a newer observation, s."""
-        self._thought_s = self.ask_spread_s = math.nan
+        self._request_interval_s = self.request_interval_deviation_s = math.nan
         self.suspect = False
         """A batch with its request produced no answer at all, and the session has had no answer since."""
-        self.owed = False
+        self.overdue = False
         """A row of this session left the engine for a newer request: the next one stays there until it is answered."""
         self.begin_task(-1, ("", ""), 0.0)
 
@@ -85,51 +85,53 @@ class History:
         """Number of generations that ended."""
         self.skipped = 0
         """Selections that left its waiting request out."""
-        self._asked: tuple[int, float] | None = None
+        self._refetch: tuple[int, float] | None = None
         """Sequence number of the request for which a newer observation was requested, and the time of that."""
-        self._last: tuple[Interval, Interval] | None = None
+        self._last: tuple[TimeInterval, TimeInterval] | None = None
         """Generation and execution of the last complete round."""
-        self._pending: Interval | None = None
+        self._pending: TimeInterval | None = None
         """Generation whose chunk has not been reported as executing yet."""
 
     # --- updates, in this order for each round ---
 
-    def requested(self, now_s: float, report: ExecutionReport, replaces: bool = True) -> None:
+    def on_request(self, now_s: float, report: ExecutionReport, replaces: bool = True) -> None:
         """Record a request; its report is about the chunk that the robot executes, or executed last. replaces: the request replaces
         a waiting one. Only then can it be the newer observation that was requested: that may have been lost."""
         if self._pending is not None:
-            self._learn_pace(now_s - self._pending.end_s)
-        if self._asked and replaces:
-            self.refetch_s += SMOOTHING * (now_s - self._asked[1] - self.refetch_s)
-        self._asked = None
+            self._update_request_interval(now_s - self._pending.end_s)
+        if self._refetch and replaces:
+            self.refetch_s += SMOOTHING * (now_s - self._refetch[1] - self.refetch_s)
+        self._refetch = None
         begin_s, end_s = now_s - report.executing_s, now_s + report.remaining_s
         if not 0.0 < end_s - begin_s < math.inf:
             return  # nothing was executed
-        executed = Interval(begin_s, end_s)
+        executed = TimeInterval(begin_s, end_s)
         if self._pending and executed.begin_s >= self._pending.end_s - ROUNDING_S:
             if self._last:
                 self.waited_s += wait_s(*self._last, self._pending, executed)
             self._last, self._pending = (self._pending, executed), None
         elif self._last:  # the same chunk, seen later
             generated, before = self._last
-            self._last = generated, Interval(before.begin_s, executed.end_s)
+            self._last = generated, TimeInterval(before.begin_s, executed.end_s)
 
-    def generated(self, begun_s: float, now_s: float) -> None:
+    def on_generated(self, begun_s: float, now_s: float) -> None:
         """Record that a batch with its request has run."""
-        self._pending = Interval(begun_s, now_s)
+        self._pending = TimeInterval(begun_s, now_s)
         self.attained_s += now_s - begun_s
         self.rounds += 1
 
-    def ask_again(self, sequence: int, now_s: float) -> bool:
+    def request_refetch(self, sequence: int, now_s: float) -> bool:
         """Record that a newer observation is wanted in place of request `sequence`; return False if it was requested already."""
-        if self._asked and self._asked[0] == sequence:
+        if self._refetch and self._refetch[0] == sequence:
             return False
-        self._asked = sequence, now_s
+        self._refetch = sequence, now_s
         return True
 
-    def _learn_pace(self, thought_s: float) -> None:
+    def _update_request_interval(self, interval_s: float) -> None:
         """Learn the time from the last answer to the next request."""
-        self._thought_s, self.ask_spread_s = updated_request_interval(self._thought_s, self.ask_spread_s, thought_s)
+        self._request_interval_s, self.request_interval_deviation_s = updated_request_interval(
+            self._request_interval_s, self.request_interval_deviation_s, interval_s
+        )
 
     # --- derived values ---
 
@@ -150,6 +152,6 @@ class History:
         return self._last[1].end_s - self._last[1].begin_s if self._last else 0.0
 
     @property
-    def asks_s(self) -> float:
+    def next_request_s(self) -> float:
         """Return when its next request is expected; NaN while its pace is unknown."""
-        return self._pending.end_s + self._thought_s if self._pending else math.nan
+        return self._pending.end_s + self._request_interval_s if self._pending else math.nan

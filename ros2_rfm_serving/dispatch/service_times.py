@@ -17,11 +17,11 @@ class ServiceTimes:
     """Seconds by number of rows: a running mean per size, linear interpolation between the sizes that have run, constant beyond
     them."""
 
-    KEPT: ClassVar = kept(means_s="_means", table_s="_table")
+    KEPT: ClassVar = kept(mean_s_by_rows="_mean_s_by_rows", table_s="_table")
 
     def __init__(self, profile_s: Sequence[float] = ()) -> None:
         """Start from a profile. profile_s: seconds of batches of 1, 2, ... rows."""
-        self._means = dict(enumerate(profile_s, start=1))
+        self._mean_s_by_rows = dict(enumerate(profile_s, start=1))
         self._table: list[float] = []
         self._redraw()
 
@@ -30,14 +30,14 @@ class ServiceTimes:
         self._saturations: dict[int, int] = {}
 
     def observe(self, num_rows: int, seconds: float) -> None:
-        mean = self._means.get(num_rows)
+        mean = self._mean_s_by_rows.get(num_rows)
         new = seconds if mean is None else mean + SMOOTHING * (seconds - mean)
-        self._means[num_rows] = new
+        self._mean_s_by_rows[num_rows] = new
         if mean is None or abs(new - self._table[num_rows]) > 0.02 * new:
             self._redraw()
 
     @property
-    def most_rows(self) -> int:
+    def max_observed_rows(self) -> int:
         """Return the largest size that has run, beyond which no time is known; 0 if no batch has run."""
         return len(self._table) - 1
 
@@ -65,10 +65,10 @@ class ServiceTimes:
 
     def _redraw(self) -> None:
         table = [0.0]
-        sizes = sorted(self._means)
+        sizes = sorted(self._mean_s_by_rows)
         for low, high in zip([0, *sizes], sizes, strict=False):
-            first = self._means.get(low, self._means[high])
-            slope = (self._means[high] - first) / (high - low)
+            first = self._mean_s_by_rows.get(low, self._mean_s_by_rows[high])
+            slope = (self._mean_s_by_rows[high] - first) / (high - low)
             table += [first + slope * (rows - low) for rows in range(low + 1, high + 1)]
         self._table = table
         self._saturations = {}

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple
 
-from ros2_rfm_serving.dispatch import CONTINUOUS, Dispatcher, DispatchPolicy, Flight, Guarded
+from ros2_rfm_serving.dispatch import CONTINUOUS, CheckedPolicy, Dispatcher, DispatchPolicy, InFlightRows
 from ros2_rfm_serving.dispatch import policy as dispatch_policy
-from ros2_rfm_serving.dispatch.entering import advancing
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.batch_entry import rows_to_advance
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, RfmError
 from ros2_rfm_serving.server import events
 from ros2_rfm_serving.server.absent_engine import lane_of
@@ -104,7 +104,7 @@ class ServerBrain:
         self.look_again_s = math.inf
         """Time at which `begin` of tier 0 should be called again after it returned None, even if nothing new arrives."""
         self.sessions = Sessions(contract, config.max_sessions, config.first_epoch, config.sessions)
-        dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self._mishap), config.batching)
+        dispatcher = Dispatcher(CheckedPolicy(policy or dispatch_policy(config.dispatch), self._mishap), config.batching)
         self.mailboxes = Mailboxes(dispatcher, self.sessions.histories)
         self._figures = Figures(config.window_s)
         self._served = self._superseded = self._refetched = self._begun = 0
@@ -150,14 +150,14 @@ class ServerBrain:
         Raises: `UnrecordableError` when the dispatch policy cannot be restored.
         """
         policy = self.mailboxes.policy
-        assert isinstance(policy, Guarded)
+        assert isinstance(policy, CheckedPolicy)
         policy.check_name(self.config.dispatch)
         running = [waiting for work in self.works for waiting in work.batch]
         by_epoch = self.sessions.histories_by_epoch()
         ended = {epoch: each.history for each in running if (epoch := each.request.id.session_epoch) not in by_epoch}
         return {
             **state_of(self, self.KEPT),
-            "ended_histories": {epoch: state_of(history, History.KEPT) for epoch, history in ended.items()},
+            "ended_histories": {epoch: state_of(history, TaskHistory.KEPT) for epoch, history in ended.items()},
             "mailboxes": self.mailboxes.state(),
             "engines": [lane.state() for lane in self.lanes],
             "ended_batches": [
@@ -172,8 +172,8 @@ class ServerBrain:
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
         histories = self.sessions.histories_by_epoch()
         for epoch, history in state["ended_histories"].items():
-            histories[epoch] = History()
-            restore(histories[epoch], History.KEPT, history)
+            histories[epoch] = TaskHistory()
+            restore(histories[epoch], TaskHistory.KEPT, history)
         self.mailboxes.restore_requests(state["mailboxes"], histories)
         if len(state["engines"]) != len(self.lanes):
             raise RfmError(f"the snapshot is of a server with {len(state['engines'])} engines, not with {len(self.lanes)}")
@@ -244,7 +244,7 @@ class ServerBrain:
         sessions exclude; then nothing has changed."""
         self.check(config)
         changes = config.dispatch != self.config.dispatch
-        policy = Guarded(dispatch_policy(config.dispatch), self._mishap) if changes else None
+        policy = CheckedPolicy(dispatch_policy(config.dispatch), self._mishap) if changes else None
         self.mailboxes.dispatch_by(policy, config.batching)
         self.sessions.govern(config.sessions)
         self.config = config
@@ -316,7 +316,7 @@ class ServerBrain:
             return None  # running batches have to end first
         selection = self.mailboxes.take(self.lanes, tier, now_s)
         if not tier:
-            self.look_again_s = selection.look_again_s
+            self.look_again_s = selection.poll_at_s
         if not selection.batch:
             return None
         if lane.rests() and (len(self.lanes) == 1 or all(other.rests() for other in self.lanes)):
@@ -331,19 +331,19 @@ class ServerBrain:
         """Record that rows have been perceived and return the works that did not enter, which the caller passes to `ended`.
         turns: (number of the work, solver steps that it takes) of the rows that entered."""
         flight = self._flight
-        return tuple(flight.entered(turns, now_s))
+        return tuple(flight.on_entered(turns, now_s))
 
     def turn(self, ready: Collection[int], took_s: float, now_s: float) -> Turn:
         """Return which of the `ready` rows in flight advance now, and which of all rows leave.
         took_s: duration of the previous turn; 0: there was none."""
         flight = self._flight
-        flight.had_turn(took_s)
-        entered = [work for work in self.lanes[0].works if flight.rows[work.number].turns_left]  # all other works are `ended`
+        flight.on_iteration(took_s)
+        entered = [work for work in self.lanes[0].works if flight.rows[work.number].iterations_left]  # all other works are `ended`
         unwanted = [work for work in entered if self._is_over(work)]
         for work in unwanted:
             self.lanes[0].left(work)
         flight.pause(ready)
-        advance = advancing(flight, [number for number in ready if number in flight.rows], now_s)
+        advance = rows_to_advance(flight, [number for number in ready if number in flight.rows], now_s)
         if not advance and self.sessions.draining:  # the frames that they wait for will not come
             unwanted += self._abandoned([work for work in entered if work not in unwanted])
         moved = bool(flight.advanced)
@@ -355,8 +355,8 @@ class ServerBrain:
         return Turn(tuple(advance), tuple(work.number for work in unwanted))
 
     @property
-    def _flight(self) -> Flight:
-        flight = self.lanes[0].view.flight
+    def _flight(self) -> InFlightRows:
+        flight = self.lanes[0].view.in_flight
         assert flight is not None, "rows go on step by step only where they began so"
         return flight
 
@@ -369,8 +369,8 @@ class ServerBrain:
             self.mishaps.append(SESSION_ENDED)
         elif request.episode < session.episode:
             self.mishaps.append(STALE_EPISODE)
-        elif request.sequence < session.sequence and waiting.request.pipelining is None and not waiting.history.owed:
-            waiting.history.owed = True  # otherwise a robot that sends faster than the engine answers would get no answer
+        elif request.sequence < session.sequence and waiting.request.pipelining is None and not waiting.history.overdue:
+            waiting.history.overdue = True  # otherwise a robot that sends faster than the engine answers would get no answer
             self._supersede(session)
         else:
             return False
@@ -409,12 +409,12 @@ class ServerBrain:
         if session is None:
             self.mishaps.append(SESSION_ENDED)
             return None
-        waiting.history.generated(work.begun_s, ended.at_s)
+        waiting.history.on_generated(work.begun_s, ended.at_s)
         queue_wait_s, inference_s = work.begun_s - waiting.arrived_s, ended.at_s - work.begun_s
         rows, phases = ended.rows or len(work.batch), answer.phases
         measured = phases.perception_s, phases.solver_s, phases.solver_steps
         usual, wait_s = self._usual[request.component], queue_wait_s + inference_s
-        if self.lanes[work.tier].view.flight is not None and waiting.request.pipelining is None:
+        if self.lanes[work.tier].view.in_flight is not None and waiting.request.pipelining is None:
             wait_s = max(wait_s, usual.spacing.turn_s(request.robot, waiting.arrived_s))
         unusual_s = usual.excess_delay_s(wait_s, len(self.sessions)) + ended.turn * inference_s
         engaged = (rows, session.superseded, ended.load)

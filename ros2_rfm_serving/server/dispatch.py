@@ -1,5 +1,5 @@
 """Public names for packages that add a dispatch policy; the implementation for serving and planning is `dispatch/`."""
 
-from ros2_rfm_serving.dispatch import DispatchPolicy, EngineView, ServiceTimes, Waiting
+from ros2_rfm_serving.dispatch import DispatchPolicy, EngineView, ServiceTimes, WaitingRequest
 
-__all__ = ["DispatchPolicy", "EngineView", "ServiceTimes", "Waiting"]
+__all__ = ["DispatchPolicy", "EngineView", "ServiceTimes", "WaitingRequest"]

@@ -45,7 +45,7 @@ class EngineLoop:
 
     def steps(self, tier: int = 0) -> bool:
         """Return whether a tier advances rows one solver step at a time. Only `begin` changes it."""
-        return self._lanes[tier].view.flight is not None
+        return self._lanes[tier].view.in_flight is not None
 
     def num_in_flight(self, tier: int = 0) -> int:
         """Return the rows that have begun and not ended; 0 for a tier that runs whole batches."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ros2_rfm_serving.dispatch import Dispatcher, DispatchPolicy, Selection, Waiting, count_skips
-from ros2_rfm_serving.dispatch.history import History
-from ros2_rfm_serving.dispatch.waiting import state_of_waiting, waiting_from
+from ros2_rfm_serving.dispatch import DispatchDecision, Dispatcher, DispatchPolicy, WaitingRequest, count_skips
+from ros2_rfm_serving.dispatch.history import TaskHistory
+from ros2_rfm_serving.dispatch.waiting_request import state_of_waiting, waiting_from
 from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.tiers import Lane, overflow
 from ros2_rfm_serving.types import InferenceRequest, ObservationRequest, RequestId
@@ -21,10 +21,10 @@ NAMES = kept("requests", "policy")
 class Mailboxes:
     """Newest waiting request of each session."""
 
-    def __init__(self, dispatcher: Dispatcher, sessions: Callable[[], Sequence[History]]) -> None:
+    def __init__(self, dispatcher: Dispatcher, sessions: Callable[[], Sequence[TaskHistory]]) -> None:
         """Create empty mailboxes. sessions: returns the histories of all open sessions."""
         self._dispatcher, self._sessions = dispatcher, sessions
-        self.waiting: dict[SessionKey, Waiting] = {}
+        self.waiting: dict[SessionKey, WaitingRequest] = {}
         """Waiting requests. Only this class changes them."""
 
     @property
@@ -36,7 +36,7 @@ class Mailboxes:
         does."""
         return {"requests": [state_of_waiting(waiting) for waiting in self.waiting.values()], "policy": self.policy.state()}
 
-    def restore_requests(self, state: Mapping[str, Any], histories: Mapping[int, History]) -> None:
+    def restore_requests(self, state: Mapping[str, Any], histories: Mapping[int, TaskHistory]) -> None:
         """Continue from a value of `state`. histories: session epoch -> history of that session.
         Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions."""
         check_names("Mailboxes", NAMES, state)
@@ -75,29 +75,29 @@ class Mailboxes:
             history.begin_task(episode, (request.id.component, request.instruction), now_s)
         elif replaced is not None:
             since_s = replaced.since_s
-        history.requested(now_s, observation.report, replaced is not None)
+        history.on_request(now_s, observation.report, replaced is not None)
         remaining_s = observation.report.remaining_s
         starves_s = max(now_s + remaining_s, history.answered_s(now_s)) if math.isfinite(remaining_s) else now_s
         due_s = since_s + session.slo_s
-        self.waiting[session.key] = Waiting(request, observation.stamp_ns, now_s, since_s, starves_s, due_s, history)
+        self.waiting[session.key] = WaitingRequest(request, observation.stamp_ns, now_s, since_s, starves_s, due_s, history)
         return replaced is not None
 
-    def task_ended(self, history: History) -> None:
+    def task_ended(self, history: TaskHistory) -> None:
         if history.rounds:
             self._dispatcher.policy.task_ended(history)
 
-    def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
+    def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> DispatchDecision:
         """Remove from the mailboxes and return the batch that tier `tier` runs next."""
         lane = lanes[tier]
         view, waiting = lane.view, list(filter(lane.takes, self.waiting.values()))
         ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)
-        selected = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
+        selected = self._dispatcher.form_batch(waiting, ranked, view, now_s, self._expected_asks)
         batch = _isolated(selected.batch)
         for chosen in batch:
             del self.waiting[chosen.request.id.robot, chosen.request.id.component]
-        return selected if batch is selected.batch else Selection(batch, selected.look_again_s, selected.whole)
+        return selected if batch is selected.batch else DispatchDecision(batch, selected.poll_at_s, selected.whole)
 
     def stale(self, lane: Lane, limit_s: float, now_s: float) -> list[RequestId]:
         """Return the requests that run next whose observations should be renewed; each is returned once.
@@ -114,7 +114,7 @@ class Mailboxes:
             for waiting in ranked[: lane.view.next_rows]
             if free_s - waiting.arrived_s > limit_s
             and now_s + waiting.history.refetch_s <= free_s
-            and waiting.history.ask_again(waiting.request.id.sequence, now_s)
+            and waiting.history.request_refetch(waiting.request.id.sequence, now_s)
         ]
 
     def empty(self) -> list[RequestId]:
@@ -124,10 +124,10 @@ class Mailboxes:
         return waited
 
     def _expected_asks(self) -> list[float]:
-        return [history.asks_s + history.ask_spread_s for history in self._sessions()]
+        return [history.next_request_s + history.request_interval_deviation_s for history in self._sessions()]
 
 
-def _isolated(batch: Sequence[Waiting]) -> Sequence[Waiting]:
+def _isolated(batch: Sequence[WaitingRequest]) -> Sequence[WaitingRequest]:
     """Return the part of a batch that may run together. A session that was in a batch without any answer runs alone until it gets
     one, because its request may have caused the failure."""
     for waiting in batch:

@@ -57,7 +57,7 @@ def step_costs(engine: Engine, batch_size: int, request: InferenceRequest, clock
         perceive_s=_table(runs, lambda run: run.perceive_s),
         step_s=_table(runs, lambda run: run.step_s),
         whole_s=_table(runs, lambda run: run.whole_s + (times - 1.0) * max(0.0, run.whole_s - run.perceive_s)),
-        num_turns=asked_turns,
+        num_iterations=asked_turns,
         scatter=median(_scatter([run.whole_s for run in same]) for same in runs.values()),
     )
 

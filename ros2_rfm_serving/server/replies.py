@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.dispatch import Waiting
+from ros2_rfm_serving.dispatch import WaitingRequest
 from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
@@ -32,7 +32,7 @@ def reply_kind(contract: ModelContract, component: str) -> type[Reply]:
 def reply_of(
     server: str,
     contract: ModelContract,
-    waiting: Waiting,
+    waiting: WaitingRequest,
     answer: EngineReply,
     served: ServingStats,
     outlook: Outlook,
@@ -61,7 +61,7 @@ def reply_of(
 def _chunk(
     server: str,
     contract: ModelContract,
-    waiting: Waiting,
+    waiting: WaitingRequest,
     answer: EngineReply,
     served: ServingStats,
     outlook: Outlook,
@@ -86,7 +86,7 @@ def _chunk(
     )
 
 
-def _plan(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: ServingStats) -> SubgoalPlan:
+def _plan(server: str, contract: ModelContract, waiting: WaitingRequest, answer: EngineReply, served: ServingStats) -> SubgoalPlan:
     """Return a plan with one subgoal per line of the text."""
     lines = (line.strip() for line in answer.text.splitlines())
     return SubgoalPlan(

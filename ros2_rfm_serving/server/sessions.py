@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, RfmError, SessionError
 from ros2_rfm_serving.server import contract as contracts
 from ros2_rfm_serving.server.quota import Quota
@@ -86,7 +86,7 @@ class Session:
     """Terms of pipelining; None: one request of the session runs at a time."""
     num_steps: int = 0
     """Solver steps of each of its chunks; 0: the model's own number."""
-    history: History = field(default_factory=History)
+    history: TaskHistory = field(default_factory=TaskHistory)
     episode: int = 0
     sequence: int = 0
     """Highest number seen in this episode or an earlier one."""
@@ -157,10 +157,10 @@ class Sessions:
         """Return the rows that all pipelined sessions may have in flight together."""
         return sum(each.pipelining.depth for each in self._open.values() if each.pipelining)
 
-    def histories_by_epoch(self) -> dict[int, History]:
+    def histories_by_epoch(self) -> dict[int, TaskHistory]:
         return {session.epoch: session.history for session in self._open.values()}
 
-    def histories(self) -> list[History]:
+    def histories(self) -> list[TaskHistory]:
         return [session.history for session in self._open.values()]
 
     def govern(self, rules: SessionRules) -> None:

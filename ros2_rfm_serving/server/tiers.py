@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from ros2_rfm_serving.dispatch import EngineView, Flight, Row, ServiceTimes, StepCosts, Waiting
-from ros2_rfm_serving.dispatch.history import History
-from ros2_rfm_serving.dispatch.waiting import state_of_waiting, waiting_from
+from ros2_rfm_serving.dispatch import EngineView, InFlightRow, InFlightRows, ServiceTimes, StepCosts, WaitingRequest
+from ros2_rfm_serving.dispatch.history import TaskHistory
+from ros2_rfm_serving.dispatch.waiting_request import state_of_waiting, waiting_from
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.server.running import Mishap
 from ros2_rfm_serving.server.stepping import running_of
@@ -49,7 +49,7 @@ class Tier:
 class Work:
     """Requests that run together."""
 
-    batch: tuple[Waiting, ...]
+    batch: tuple[WaitingRequest, ...]
     begun_s: float
     tier: int = 0
     number: int = 0
@@ -68,7 +68,7 @@ def state_of_work(work: Work) -> dict[str, Any]:
     return {**state_of(work, WORK), "requests": [state_of_waiting(waiting) for waiting in work.batch]}
 
 
-def work_from(state: Mapping[str, Any], engine: int, histories: Mapping[int, History]) -> Work:
+def work_from(state: Mapping[str, Any], engine: int, histories: Mapping[int, TaskHistory]) -> Work:
     """Return the batch that `state_of_work` described. histories: session epoch -> history of that session.
     Raises: `RfmError` as `waiting_from` does."""
     check_names("Work", WORK_NAMES, state)
@@ -144,10 +144,10 @@ class Lane:
     def state(self) -> dict[str, Any]:
         """Return the running batches, the measurements and the variable limits, for a snapshot. The engine itself is not kept."""
         batches = [{**state_of_work(work), "expected_end_s": end_s} for work, end_s in self._ends_s.items()]
-        rows = None if self.view.flight is None else self.view.flight.state()
+        rows = None if self.view.in_flight is None else self.view.in_flight.state()
         return {**state_of(self, self.KEPT), "batches": batches, "in_flight": rows}
 
-    def restore_batches(self, state: Mapping[str, Any], number: int, histories: Mapping[int, History]) -> None:
+    def restore_batches(self, state: Mapping[str, Any], number: int, histories: Mapping[int, TaskHistory]) -> None:
         """Continue from a value of `state`. number: position of this engine. histories: session epoch -> history of that session.
         Raises: `RfmError` for names that are missing or unknown, and for requests of unknown sessions."""
         check_names("Lane", {**self.KEPT, "batches": "batches", "in_flight": "in_flight"}, state)
@@ -159,8 +159,8 @@ class Lane:
             work = work_from({name: each[name] for name in WORK_NAMES}, number, histories)
             self._ends_s[work] = each["expected_end_s"]
         if state["in_flight"] is not None:
-            self.view.flight = Flight(self._capacity, promised=self._promised)
-            self.view.flight.restore_rows(state["in_flight"], {work.number: work.batch[0] for work in self._ends_s})
+            self.view.in_flight = InFlightRows(self._capacity, promised=self._promised)
+            self.view.in_flight.restore_rows(state["in_flight"], {work.number: work.batch[0] for work in self._ends_s})
 
     def prepare(self, batch_size: int) -> int:
         """Prepare the engine for a batch size and return the size, limited to what it runs. Raises: `ModelError` when it cannot."""
@@ -180,8 +180,8 @@ class Lane:
         self._make_room()
 
     def _make_room(self) -> None:
-        if self.view.flight is not None:
-            self.view.flight.capacity, self.view.flight.promised = self._capacity, self._promised
+        if self.view.in_flight is not None:
+            self.view.in_flight.capacity, self.view.in_flight.promised = self._capacity, self._promised
 
     def _rows(self, batch_size: int) -> int:
         return 1 if self._one_by_one else batch_size
@@ -203,10 +203,10 @@ class Lane:
         """Change an idle lane to rows one by one with these costs, or to whole batches. Return False if it still runs the other
         way."""
         continuous = continuous and self.max_rows > 0
-        if continuous == (self.view.flight is not None):
+        if continuous == (self.view.in_flight is not None):
             return True
         if self.is_idle:
-            self.view.flight = Flight.knowing(self._capacity, self._promised, costs) if continuous else None
+            self.view.in_flight = InFlightRows.from_costs(self._capacity, self._promised, costs) if continuous else None
         return self.is_idle
 
     @property
@@ -220,32 +220,32 @@ class Lane:
     @property
     def _goes_by_rows(self) -> bool:
         """Return whether the running work, if any, advances row by row."""
-        return self.view.flight is not None and not self.view.flight.num_whole
+        return self.view.in_flight is not None and not self.view.in_flight.num_whole
 
     @property
-    def _flight_rows(self) -> tuple[Row, ...]:
-        return () if self.view.flight is None else tuple(self.view.flight.rows.values())
+    def _flight_rows(self) -> tuple[InFlightRow, ...]:
+        return () if self.view.in_flight is None else tuple(self.view.in_flight.rows.values())
 
     def is_full(self) -> bool:
-        flight = self.view.flight
+        flight = self.view.in_flight
         return len(self._ends_s) >= self.max_concurrent if flight is None else flight.is_full
 
     @property
     def num_moving(self) -> int:
         """Return the rows that advance with the next turn, as far as is known."""
-        return 0 if self.view.flight is None else len(self.view.flight.moving())
+        return 0 if self.view.in_flight is None else len(self.view.in_flight.moving())
 
-    def takes(self, waiting: Waiting) -> bool:
+    def takes(self, waiting: WaitingRequest) -> bool:
         """Return whether a request may run here. A pipelined session needs stepwise rows, at most as many as agreed; another
         session must not be owed the answer to a row in flight."""
-        request, flight = waiting.request, self.view.flight
+        request, flight = waiting.request, self.view.in_flight
         if request.num_steps > self._max_num_steps:
             return False  # a remote model may support only its own number
         if flight is None:
             return request.pipelining is None
         if request.pipelining is None:
             history = waiting.history
-            return not history.owed or all(row.waiting.history is not history for row in flight.rows.values())
+            return not history.overdue or all(row.waiting.history is not history for row in flight.rows.values())
         return len(self._of_session(request.id)) < request.pipelining.depth
 
     def asked_with(self, request: InferenceRequest, sequence: int | None) -> InferenceRequest:
@@ -270,7 +270,7 @@ class Lane:
     def drift(self) -> Drift | None:
         """Return the largest deviation from the profile. None: there is no profile, or requests share the engine, so that the time
         of each depends on the others."""
-        if self._one_by_one or self.view.flight is not None or not self._profile_s:
+        if self._one_by_one or self.view.in_flight is not None or not self._profile_s:
             return None
         times, full_s = self.view.times, self._profile_s[-1]
         sizes = [Drift(rows, s, full_s, times.seconds(rows)) for rows, s in enumerate(self._profile_s, start=1)]
@@ -286,11 +286,11 @@ class Lane:
 
     def begun(self, work: Work) -> None:
         self._ends_s[work] = work.begun_s + self.view.latency_s(len(work.batch))
-        flight = self.view.flight
+        flight = self.view.in_flight
         if flight is not None and work.whole:
-            flight.begun_whole(len(work.batch))
+            flight.on_whole_batch(len(work.batch))
         elif flight is not None:
-            flight.begun(work.number, work.batch[0], work.begun_s)
+            flight.on_begun(work.number, work.batch[0], work.begun_s)
         self._expect()
 
     def ended(self, work: Work, now_s: float, failed: bool, num_failed: int) -> tuple[int, float]:
@@ -300,18 +300,18 @@ class Lane:
         failed: no request got an answer, for the `num_failed`th time in a row.
         """
         row = self.left(work)
-        shared = len(work.batch) > 1 or (row is not None and row.together > 1)
+        shared = len(work.batch) > 1 or (row is not None and row.num_in_last_call > 1)
         for waiting in () if work.tier else work.batch:
             history = waiting.history
             history.suspect = failed and (shared or history.suspect)
-            history.owed = False
+            history.overdue = False
         if failed and work.tier:
             self.rests_until_s = now_s + rest_s(num_failed)
         elif not failed and row is None:
             self._observe(work, now_s)
         self._expect()
         if row is not None:
-            return row.mean_rows, row.turn
+            return row.mean_rows, row.delay_correction
         return len(work.batch), 0.0
 
     def _observe(self, work: Work, now_s: float) -> None:
@@ -321,15 +321,15 @@ class Lane:
             there_s, self._came_back_s = min(max(there_s, self._came_back_s), now_s), now_s
         self.view.times.observe(len(work.batch), now_s - there_s)
 
-    def left(self, work: Work) -> Row | None:
+    def left(self, work: Work) -> InFlightRow | None:
         """Remove a work from the engine; return its row in flight, or None if it was none."""
         del self._ends_s[work]
-        if self.view.flight is None:
+        if self.view.in_flight is None:
             return None
         if work.whole:
-            self.view.flight.num_whole = 0
+            self.view.in_flight.num_whole = 0
             return None
-        return self.view.flight.rows.pop(work.number)
+        return self.view.in_flight.rows.pop(work.number)
 
     @property
     def _goes_in_file(self) -> bool:
@@ -342,14 +342,14 @@ class Lane:
             for work in self._ends_s:
                 free_there_s = max(work.begun_s + way_s, free_there_s) + self.view.times.seconds(len(work.batch))
                 self._ends_s[work] = free_there_s + way_s
-            self.view.free_there_s = free_there_s
+            self.view.remote_free_s = free_there_s
         self.view.free_s = min(self._ends_s.values()) if self.is_full() else -math.inf
 
 
-def overflow(ranked: Sequence[Waiting], edge: EngineView, cloud: EngineView, now_s: float) -> Sequence[Waiting]:
+def overflow(ranked: Sequence[WaitingRequest], edge: EngineView, cloud: EngineView, now_s: float) -> Sequence[WaitingRequest]:
     """Return the requests of `ranked` that the cloud, round trip included, serves sooner than the edge would begin them (Algorithm
     1, phase 3)."""
-    own = 0 if edge.flight is not None else edge.times.saturation(edge.batch_size)
+    own = 0 if edge.in_flight is not None else edge.times.saturation(edge.batch_size)
     for first in range(own, len(ranked)):
         if cloud.answers_in_s(min(cloud.batch_size, len(ranked) - first), now_s) < edge.begins_s(first, now_s):
             return ranked[first:]

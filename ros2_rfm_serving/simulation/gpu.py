@@ -160,7 +160,7 @@ def costs_of(law: SteppedService) -> StepCosts:
         perceive_s=tuple(map(law.perception_s, rows)),
         step_s=tuple(map(law.step_s, rows)),
         whole_s=tuple(map(law.mean_s, rows)),
-        num_turns=law.num_steps,
+        num_iterations=law.num_steps,
     )
 
 

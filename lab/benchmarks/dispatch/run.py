@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lab.benchmarks.dispatch.world import EDGE, Outcome, arriving, back_to_back
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy
-from ros2_rfm_serving.dispatch.best import Weighted
+from ros2_rfm_serving.dispatch.best import WeightedPolicy
 from ros2_rfm_serving.server import ServerConfig
 
 BATCH_SIZE = 8
@@ -57,8 +57,8 @@ def rows(scenarios: Iterable[str], *, seeds: int, number: int) -> Iterator[Row]:
 def frontier(scenario: str, *, seeds: int, number: int) -> list[Mapping[str, float]]:
     """Return the results of policies between `best` and `swift`."""
 
-    def between(age: float, haste: float, thrift: float) -> type[Weighted]:
-        return type("Between", (Weighted,), {"AGE": age, "HASTE": haste, "THRIFT": thrift})
+    def between(age: float, haste: float, thrift: float) -> type[WeightedPolicy]:
+        return type("Between", (WeightedPolicy,), {"AGE": age, "HASTE": haste, "THRIFT": thrift})
 
     return [measured(scenario, "best", seeds=seeds, number=number, made=between(*powers)) for powers in FRONTIER]
 

@@ -24,8 +24,8 @@ from lab.reproductions.kairos.replay import (
 )
 from lab.reproductions.kairos.traces import Outcome, Pace, Trace
 from lab.reproductions.kairos.workloads import WORKLOADS
-from ros2_rfm_serving.dispatch import DispatchPolicy, EngineView, Waiting
-from ros2_rfm_serving.dispatch.wait_ratio import BUCKETS, WaitRatio
+from ros2_rfm_serving.dispatch import DispatchPolicy, EngineView, WaitingRequest
+from ros2_rfm_serving.dispatch.wait_ratio import BUCKETS, WaitRatioPolicy
 from ros2_rfm_serving.virtual_time.events import source
 
 LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
@@ -219,13 +219,13 @@ def _deployment(point: Point) -> Deployment:
 def _variant(point: Point) -> Callable[[], DispatchPolicy] | None:
     if point.within == "fifo":
         return FirstComeWithin
-    return None if point.buckets == BUCKETS else partial(WaitRatio, point.buckets or 1_000_000)
+    return None if point.buckets == BUCKETS else partial(WaitRatioPolicy, point.buckets or 1_000_000)
 
 
-class FirstComeWithin(WaitRatio):
+class FirstComeWithin(WaitRatioPolicy):
     """Wait ratio without the order in a bucket (Fig. 16)."""
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return sorted(waiting, key=lambda w: (-self.bucket(w.history.wait_ratio(now_s), w.history.skipped), w.since_s))
 
 

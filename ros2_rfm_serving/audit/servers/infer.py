@@ -156,7 +156,7 @@ class Inference:
 
     def _rows_of(self, replay: ServerReplay, *, in_flight: bool) -> None:
         """Update whether rows go on one by one. in_flight: their present rows began before the first known record."""
-        flight = replay.core.lanes[0].view.flight if replay.core is not None else None
+        flight = replay.core.lanes[0].view.in_flight if replay.core is not None else None
         if flight is None or not isinstance(self._running, StepRunning):
             self._rows = None
         elif self._rows is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.servers.witness import INPUTS, Note
-from ros2_rfm_serving.dispatch.waiting import bare
+from ros2_rfm_serving.dispatch.waiting_request import bare
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import ServerSnapshot, Work, events
 from ros2_rfm_serving.types import (

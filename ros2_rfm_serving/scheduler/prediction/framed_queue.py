@@ -119,7 +119,8 @@ class _FramedRun(Run):
         self._num_rows += len(group.rows)
 
     def _turns(self, *, once: bool) -> None:
-        """Run one turn. Rows that would only be late in company go first (`dispatch/entering.py`), if none becomes late by it."""
+        """Run one turn. Rows that would only be late in company go first (`dispatch/batch_entry.py`), if none becomes late by
+        it."""
         if not self._groups:
             return
         urgent = self._urgent()

@@ -1,8 +1,8 @@
 """Rule by which a server with stepwise batching lets requests join a running batch, over the seconds of a service law.
 
-The server decides by what it measures while it serves (`dispatch/flight.py`, `entering.py`): running means, whose error is a third
-of the scatter of the measured values. Where joining serves hardly more than whole batches, that error decides; and while it runs
-whole batches it measures no steps, and continues with them for a while.
+The server decides by what it measures while it serves (`dispatch/in_flight.py`, `batch_entry.py`): running means, whose error is a
+third of the scatter of the measured values. Where joining serves hardly more than whole batches, that error decides; and while it
+runs whole batches it measures no steps, and continues with them for a while.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Wholes:
     def next(self, num_waiting: int) -> bool:
         """Return whether the next batch runs as a whole.
 
-        After `MOST_ALIKE` whole batches in a row one goes step by step, to measure its steps. Rows that come meanwhile join it, so
+        After `MAX_ALIKE` whole batches in a row one goes step by step, to measure its steps. Rows that come meanwhile join it, so
         that a busy server continues step by step until no row is in flight.
         """
         if self._alike >= MOST_ALIKE:

@@ -15,16 +15,16 @@ from typing import NamedTuple, cast
 
 from ros2_rfm_serving.dispatch import (
     DISPATCH_POLICIES,
+    CheckedPolicy,
     DispatchPolicy,
     EngineView,
-    Guarded,
     ServiceTimes,
-    Waiting,
+    WaitingRequest,
     count_skips,
     policy,
 )
-from ros2_rfm_serving.dispatch.fifo import Fifo
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.fifo import FifoPolicy
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Request, Robot
 from ros2_rfm_serving.scheduler.prediction.queued import Found
 from ros2_rfm_serving.types import ExecutionReport, InferenceRequest, RequestId
@@ -53,13 +53,13 @@ class ServiceOrder:
     def __init__(self, ranking: DispatchPolicy, batch_s: Sequence[float], robots: Sequence[Robot]) -> None:
         """Prepare the histories. batch_s: seconds of batches of 1, 2, ... rows, up to the largest."""
         self._policy, self._engine = ranking, EngineView(len(batch_s), ServiceTimes(batch_s))
-        histories = {robot.session: History() for robot in robots}
+        histories = {robot.session: TaskHistory() for robot in robots}
         self._histories = [histories[robot.session] for robot in robots]
         for history, robot in zip(self._histories, robots, strict=True):
             if history.episode < 0:
                 history.begin_task(0, robot.member.kind, robot.ran_out_s)
         self._requests: dict[int, InferenceRequest] = {}
-        self._seen: dict[int, Waiting] = {}
+        self._seen: dict[int, WaitingRequest] = {}
         """Number of a request -> its last ranked state, as the policy saw it."""
         self.reads_executions = ranking.READS_EXECUTIONS
         """True when the queue reports arrivals."""
@@ -71,7 +71,7 @@ class ServiceOrder:
         self._remember()
         at_s, number, robot = request
         report = ExecutionReport(0, robot.sent_s - robot.answered_s, robot.until_s - robot.sent_s)
-        self._histories[number].requested(at_s, report, replaces=False)
+        self._histories[number].on_request(at_s, report, replaces=False)
 
     def ranked(self, requests: Sequence[Request], now_s: float) -> list[Request]:
         """Return the waiting requests, most urgent first."""
@@ -96,20 +96,20 @@ class ServiceOrder:
     def _remember(self) -> None:
         for batch, begun_s, now_s in self._answered:
             for _, number, _ in batch:
-                self._histories[number].generated(begun_s, now_s)
+                self._histories[number].on_generated(begun_s, now_s)
         self._answered.clear()
 
-    def _waiting(self, request: Request) -> Waiting:
+    def _waiting(self, request: Request) -> WaitingRequest:
         """Return the policy's view of a request. Its stamp, which a policy does not interpret, is its number."""
         arrived_s, number, robot = request
         asked = self._requests.get(number) or self._requests.setdefault(number, _request(number, robot))
         since_s, history = robot.since_s, self._histories[number]
-        return Waiting(asked, number, arrived_s, since_s, robot.ran_out_s, since_s + robot.member.slo_s, history)
+        return WaitingRequest(asked, number, arrived_s, since_s, robot.ran_out_s, since_s + robot.member.slo_s, history)
 
 
 def ranks(name: str) -> bool:
     """Return whether a policy of this name ranks requests other than by arrival."""
-    return DISPATCH_POLICIES.get(name) is not Fifo
+    return DISPATCH_POLICIES.get(name) is not FifoPolicy
 
 
 def uncounted(counter: str, problem: str) -> None:
@@ -123,7 +123,7 @@ def service_order(
     if not ranks(name):
         return None
     ranking = policy(name)
-    return ServiceOrder(ranking if name in DISPATCH_POLICIES else Guarded(ranking, mishap), batch_s, robots)
+    return ServiceOrder(ranking if name in DISPATCH_POLICIES else CheckedPolicy(ranking, mishap), batch_s, robots)
 
 
 def patient(request: Request, now_s: float, found: Found) -> Request:

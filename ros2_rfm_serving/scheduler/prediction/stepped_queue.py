@@ -84,7 +84,7 @@ class Group:
         return self.turns_left
 
     def turns(self) -> list[float]:
-        """Return the turn of each row among all with which it shared the flight, as the server counts them (`Flight`)."""
+        """Return the turn of each row among all with which it shared the flight, as the server counts them (`InFlightRows`)."""
         if len(self.rows) == 1:
             return [in_flight_correction(self.num_before, self.num_after)]
         turns = [0.0] * len(self.rows)

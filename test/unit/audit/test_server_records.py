@@ -24,8 +24,8 @@ from ros2_rfm_serving.audit.servers.replay import ServerReplay
 from ros2_rfm_serving.audit.servers.witness import Note, witnessed
 from ros2_rfm_serving.audit.values import SERVER_EVENTS
 from ros2_rfm_serving.audit.whatif.chains import chains_of
-from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting, dispatcher
-from ros2_rfm_serving.dispatch.fifo import Fifo
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, WaitingRequest, dispatcher
+from ros2_rfm_serving.dispatch.fifo import FifoPolicy
 from ros2_rfm_serving.errors import BadMessageError, RfmError
 from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig, events
 from ros2_rfm_serving.types import SYSTEM1
@@ -174,21 +174,21 @@ class Fair(DispatchPolicy):
         self._served: defaultdict[str, int] = defaultdict(int)
         self._newest: deque[float] = deque(maxlen=3)
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         self._newest.append(now_s)
         ranked = sorted(waiting, key=lambda each: (self._served[each.request.id.robot], each.since_s))
         self._served[ranked[0].request.id.robot] += 1
         return ranked
 
 
-class Forgetful(Fifo):
+class Forgetful(FifoPolicy):
     """Has an attribute that no table names."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
 
-class Unencodable(Fifo):
+class Unencodable(FifoPolicy):
     """Keeps a value that no recording can have."""
 
     KEPT = kept("newest")

@@ -23,9 +23,9 @@ import pytest
 from lab.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_tasks
 from ros2_rfm_serving.audit.servers import journal
 from ros2_rfm_serving.audit.servers.witness import Witness
-from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, WaitingRequest
 from ros2_rfm_serving.dispatch.batching import BATCHINGS, CONTINUOUS
-from ros2_rfm_serving.dispatch.fifo import Fifo
+from ros2_rfm_serving.dispatch.fifo import FifoPolicy
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
 from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
@@ -159,10 +159,10 @@ def test_what_ran_as_a_whole_is_decided_again(seed: int) -> None:
     assert result.difference is None and not result.refused and result.decisions > 150, result
 
 
-class Last(Fifo):
+class Last(FifoPolicy):
     """Whoever came last is next: another version of the code."""
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return sorted(waiting, key=lambda w: w.since_s, reverse=True)
 
 
@@ -436,7 +436,7 @@ def test_what_went_wrong_outside_of_the_brain_is_told_with_the_reason() -> None:
 
 
 class Foreigner(DispatchPolicy):
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return waiting
 
 

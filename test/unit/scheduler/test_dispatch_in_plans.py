@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting, dispatcher
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, WaitingRequest, dispatcher
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule, without_automatic
@@ -31,38 +31,38 @@ CROWD = (Member(num_robots=9, period_s=0.0, think_s=0.2, slo_s=0.3, calls=((0.1,
 class NewestFirst(DispatchPolicy):
     """Last come, first served."""
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return sorted(waiting, key=lambda one: -one.since_s)
 
 
 class BrightestFirst(DispatchPolicy):
     """Looks at images, which no plan has."""
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return sorted(waiting, key=lambda one: len(one.request.images))
 
 
 class Dice(DispatchPolicy):
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return sorted(waiting, key=lambda one: random.random())
 
 
 class Starving(DispatchPolicy):
     """Serves the task whose robots came last to all others: whoever came first is left out as long as there is another."""
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return sorted(waiting, key=lambda one: one.request.id.robot, reverse=True)
 
 
 class Raising(DispatchPolicy):
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         raise KeyError("no such robot")
 
 
 class Losing(DispatchPolicy):
     """Forgets one of those who wait."""
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return waiting[1:]
 
 
@@ -71,7 +71,7 @@ class Turning(DispatchPolicy):
 
     num_ranked = 0
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         self.num_ranked += 1
         sign = 1 if self.num_ranked % 2 else -1
         return sorted(waiting, key=lambda one: sign * one.since_s)
@@ -82,7 +82,7 @@ class Remembering(DispatchPolicy):
 
     num_ranked: ClassVar[list[int]] = []
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         self.num_ranked.append(len(waiting))
         sign = 1 if len(self.num_ranked) < 100 else -1
         return sorted(waiting, key=lambda one: sign * one.since_s)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.dispatch.flight import Flight
+from ros2_rfm_serving.dispatch.in_flight import InFlightRows
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.operate.inputs import with_system1
@@ -61,8 +61,8 @@ def law_of(catalogue: Catalogue, model: str) -> SteppedService:
 @settings(deadline=None)
 @given(laws, st.integers(1, 12))
 def test_the_rule_is_the_servers_own(law: SteppedService, num_sessions: int) -> None:
-    rule, flight = Joining(law, num_sessions), Flight.knowing(law.max_rows, 0, costs_of(law))
-    assert rule.most == flight.most
+    rule, flight = Joining(law, num_sessions), InFlightRows.from_costs(law.max_rows, 0, costs_of(law))
+    assert rule.most == flight.max_rows
     for here in range(1, num_sessions + 1):
         groups = rule.num_groups(here)
         assert flight._rate_hz(groups, here, num_sessions) >= flight._rate_hz(
@@ -101,7 +101,7 @@ class Plain:
         self.latencies: list[float] = []
 
     def rate(self, groups: int, here: int) -> float:
-        law, most = self.law, Flight.knowing(self.law.max_rows, 0, costs_of(self.law)).most
+        law, most = self.law, InFlightRows.from_costs(self.law.max_rows, 0, costs_of(self.law)).max_rows
         rows = min(here / (groups + max(0.0, min(0.5, 1 - here / self.sessions))), most / groups)
         sizes = range(1, law.max_rows + 1)
         perceive_s = np.interp(rows, sizes, [law.perception_s(n) for n in sizes])
@@ -128,7 +128,7 @@ class Plain:
         return self.latencies
 
     def let_in(self) -> None:
-        most = Flight.knowing(self.law.max_rows, 0, costs_of(self.law)).most
+        most = InFlightRows.from_costs(self.law.max_rows, 0, costs_of(self.law)).max_rows
         new = self.waiting[: max(0, most - len(self.flight))]
         if not new:
             return

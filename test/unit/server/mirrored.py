@@ -81,7 +81,7 @@ class Mirror:
         self.num_restored.update(
             waiting=len(self.core.mailboxes),
             running=sum(not lane.is_idle for lane in self.core.lanes),
-            rows=sum(len(lane.view.flight.rows) for lane in self.core.lanes if lane.view.flight is not None),
+            rows=sum(len(lane.view.in_flight.rows) for lane in self.core.lanes if lane.view.in_flight is not None),
             of_ended_sessions=len(state["ended_histories"]),
             replies=len(state["ended_batches"]),
         )

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ros2_rfm_serving.dispatch import EngineView, Flight, ServiceTimes, Waiting
-from ros2_rfm_serving.dispatch.entering import advancing, joining
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch import EngineView, InFlightRows, ServiceTimes, WaitingRequest
+from ros2_rfm_serving.dispatch.batch_entry import batch_entry, rows_to_advance
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.horizon import Outlook, outlooks
@@ -242,25 +242,25 @@ class Laws:
 
     def __init__(self, perceive_s: Callable[[int], float], step_s: Callable[[int], float], num_turns: int) -> None:
         sizes = range(1, 17)
-        self.flight = Flight(16, ServiceTimes([*map(perceive_s, sizes)]), ServiceTimes([*map(step_s, sizes)]), num_turns)
-        self.view = EngineView(16, ServiceTimes(), flight=self.flight)
+        self.flight = InFlightRows(16, ServiceTimes([*map(perceive_s, sizes)]), ServiceTimes([*map(step_s, sizes)]), num_turns)
+        self.view = EngineView(16, ServiceTimes(), in_flight=self.flight)
 
     def in_flight(self, *turns_left: int, due_s: Sequence[float] = ()) -> None:
         for number, left in enumerate(turns_left):
-            self.flight.begun(number, waiting(due_s[number] if due_s else math.inf), 0.0)
+            self.flight.on_begun(number, waiting(due_s[number] if due_s else math.inf), 0.0)
             row = self.flight.rows[number]
-            row.turns_left, row.num_turns = left, self.flight.turns_of_one - left
+            row.iterations_left, row.num_iterations = left, self.flight.iterations_per_row - left
 
     def joins(self, num_waiting: int, due_s: float = math.inf, since_s: float = 0.0) -> bool:
-        return bool(joining([waiting(due_s, since_s)] * num_waiting, self.view, 0.0, lambda: [math.nan] * 1000).batch)
+        return bool(batch_entry([waiting(due_s, since_s)] * num_waiting, self.view, 0.0, lambda: [math.nan] * 1000).batch)
 
     def advancing(self) -> list[int]:
-        return [*advancing(self.flight, list(self.flight.rows), 0.0)]
+        return [*rows_to_advance(self.flight, list(self.flight.rows), 0.0)]
 
 
-def waiting(due_s: float = math.inf, since_s: float = 0.0) -> Waiting:
+def waiting(due_s: float = math.inf, since_s: float = 0.0) -> WaitingRequest:
     request = row_of(observation(1), session_of(), CONTRACT, readying(CONTRACT, True, None))
-    return Waiting(request, 0, 0.0, since_s, math.inf, due_s, History())
+    return WaitingRequest(request, 0, 0.0, since_s, math.inf, due_s, TaskHistory())
 
 
 def session_of() -> Session:
@@ -324,8 +324,8 @@ def test_perception_comes_in_slices_that_rows_in_flight_can_bear() -> None:
     assert engine.joins(8)
     asked = [waiting() for _ in range(8)]
     entered = 0
-    while joining(asked, engine.view, 0.0, lambda: [math.nan] * 1000).batch:
-        engine.flight.begun(100 + entered, asked.pop(), 0.0)
+    while batch_entry(asked, engine.view, 0.0, lambda: [math.nan] * 1000).batch:
+        engine.flight.on_begun(100 + entered, asked.pop(), 0.0)
         entered += 1
     assert entered == 2
 

@@ -13,14 +13,14 @@ from ros2_rfm_serving.dispatch import (
     Dispatcher,
     EngineView,
     ServiceTimes,
-    Waiting,
+    WaitingRequest,
     check_policy,
     dispatcher,
     policy,
 )
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.dispatch.task_lengths import TaskLengths
-from ros2_rfm_serving.dispatch.wait_ratio import WaitRatio
+from ros2_rfm_serving.dispatch.wait_ratio import WaitRatioPolicy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.server.tiers import overflow
@@ -30,13 +30,15 @@ from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 LAW_S = tuple(0.1 + 0.02 * rows for rows in range(1, 9))
 
 
-def waits(robot: str, *, since_s: float = 0.0, starves_s: float = 0.0, due_s: float = math.inf, **of_history: float) -> Waiting:
+def waits(
+    robot: str, *, since_s: float = 0.0, starves_s: float = 0.0, due_s: float = math.inf, **of_history: float
+) -> WaitingRequest:
     """`execution_s`, `wait_ratio` (of a life of 10 s at time 10) or any field of the history."""
-    history = History()
+    history = TaskHistory()
     history.begin_task(1, ("system1", "go"), 0.0)
     if execution_s := of_history.pop("execution_s", 0.0):
-        history.generated(0.0, 0.1)
-        history.requested(0.2, ExecutionReport(executing_s=0.1, remaining_s=execution_s - 0.1))
+        history.on_generated(0.0, 0.1)
+        history.on_request(0.2, ExecutionReport(executing_s=0.1, remaining_s=execution_s - 0.1))
     history.waited_s = 10.0 * of_history.pop("wait_ratio", 0.0)
     for name, value in of_history.items():
         setattr(history, name, value)
@@ -48,14 +50,14 @@ def waits(robot: str, *, since_s: float = 0.0, starves_s: float = 0.0, due_s: fl
         inference_delay_steps=0,
         prefix_model=NO_ROWS,
     )
-    return Waiting(request, 0, since_s, since_s, starves_s, due_s, history)
+    return WaitingRequest(request, 0, since_s, since_s, starves_s, due_s, history)
 
 
 def engine(batch_size: int = 8, profile_s: Sequence[float] = LAW_S, **changes: float) -> EngineView:
     return EngineView(batch_size, ServiceTimes(profile_s), **changes)
 
 
-def names(waiting: Sequence[Waiting]) -> list[str]:
+def names(waiting: Sequence[WaitingRequest]) -> list[str]:
     return [w.request.id.robot for w in waiting]
 
 
@@ -97,7 +99,7 @@ def test_each_policy_ranks_by_its_own_rule() -> None:
     [(0.0, 0, 0), (0.34, 0, 3), (1.0, 0, 9), (0.34, 9, 3), (0.34, 10, 4), (0.34, 11, 5), (0.34, 20, 5), (0.9, 500, 9)],
 )
 def test_the_buckets_of_algorithm_1(ratio: float, skipped: int, bucket: int) -> None:
-    assert WaitRatio(buckets=10, aging_rounds=10).bucket(ratio, skipped) == bucket
+    assert WaitRatioPolicy(buckets=10, aging_rounds=10).bucket(ratio, skipped) == bucket
 
 
 def test_the_higher_bucket_first_and_within_it_the_longest_aged_execution() -> None:
@@ -107,7 +109,7 @@ def test_the_higher_bucket_first_and_within_it_the_longest_aged_execution() -> N
         waits("patient", wait_ratio=0.35, execution_s=0.5, skipped=4),
         waits("starved", wait_ratio=0.71, execution_s=0.3),
     ]
-    assert names(WaitRatio().rank(waiting, engine(), 10.0)) == ["starved", "patient", "long", "short"]
+    assert names(WaitRatioPolicy().rank(waiting, engine(), 10.0)) == ["starved", "patient", "long", "short"]
 
 
 def test_skips_are_counted_until_a_request_is_chosen() -> None:
@@ -121,12 +123,12 @@ def test_skips_are_counted_until_a_request_is_chosen() -> None:
 def test_best_weighs_a_task_s_age_what_is_left_of_it_and_the_last_chance() -> None:
     best = policy("best")
     for rounds in (10, 10, 10):
-        task = History()
+        task = TaskHistory()
         task.begin_task(1, ("system1", "go"), 0.0)
         task.rounds = rounds
         best.task_ended(task)
 
-    def first(*waiting: Waiting) -> str:
+    def first(*waiting: WaitingRequest) -> str:
         return names(best.rank(waiting, engine(), 10.0))[0]
 
     assert first(waits("new", rounds=1), waits("nearly there", rounds=9)) == "nearly there"
@@ -221,7 +223,7 @@ def test_waiting_for_one_more_only_while_it_saves_and_hurts_nobody(
 ) -> None:
     chooser, waiting = Dispatcher(policy("fifo"), "wait"), [waits("a", starves_s=starves_s, due_s=due_s)]
     selection = chooser.select(waiting, engine(), 10.0, lambda: asks_s)
-    assert (len(selection.batch), selection.look_again_s) == ((0, 10.05) if waits_on else (1, math.inf))
+    assert (len(selection.batch), selection.poll_at_s) == ((0, 10.05) if waits_on else (1, math.inf))
 
 
 def test_the_server_says_when_to_look_again_and_then_runs_whoever_is_there() -> None:
@@ -286,21 +288,21 @@ def test_several_batches_are_on_their_way_to_a_tier_elsewhere_which_runs_them_on
     first, second = target.loop.begin(0.0, tier=1), target.loop.begin(0.1, tier=1)
     assert first is not None and second is not None and target.loop.begin(0.1, tier=1) is None, "two, and no third one"
     view = target._lanes[1].view
-    assert view.free_there_s == pytest.approx(1.5), "they were there after 0.5 and 0.6, the second waits for the first"
+    assert view.remote_free_s == pytest.approx(1.5), "they were there after 0.5 and 0.6, the second waits for the first"
     assert view.answers_in_s(2, 0.2) == pytest.approx(2.3), "behind both of them"
     target.loop.complete(first, target.loop.run(first), 1.5)
     target.loop.complete(second, target.loop.run(second), 2.0)
     assert view.times.seconds(2) == pytest.approx(0.5), "what each took there, not what it waited there"
-    assert target.loop.begin(2.1, tier=1) is not None and view.free_there_s == pytest.approx(3.1), "nothing is ahead of it"
+    assert target.loop.begin(2.1, tier=1) is not None and view.remote_free_s == pytest.approx(3.1), "nothing is ahead of it"
 
 
 def test_fewer_are_sent_elsewhere_the_more_are_on_their_way() -> None:
     waiting = [waits(f"r{i}", since_s=i) for i in range(6)]
     edge, cloud = engine(batch_size=2, profile_s=LAW_S[:2], free_s=10.2), engine(profile_s=[0.05] * 8, round_trip_s=0.1)
     assert names(overflow(waiting, edge, cloud, 10.0)) == ["r2", "r3", "r4", "r5"]
-    cloud.free_there_s = 10.05
+    cloud.remote_free_s = 10.05
     assert names(overflow(waiting, edge, cloud, 10.0)) == ["r2", "r3", "r4", "r5"], "it is free when they get there"
-    cloud.free_there_s = 10.25
+    cloud.remote_free_s = 10.25
     assert names(overflow(waiting, edge, cloud, 10.0)) == ["r4", "r5"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from ros2_rfm_serving.dispatch import Flight, StepCosts
+from ros2_rfm_serving.dispatch import InFlightRows, StepCosts
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.server import rehearsal
@@ -40,7 +40,7 @@ def test_every_size_is_measured_in_parts_and_in_one_call() -> None:
     assert costs.perceive_s == pytest.approx([0.010 + 0.002 * n for n in rows])
     assert costs.step_s == pytest.approx([0.001 * n for n in rows])
     assert costs.whole_s == pytest.approx([0.010 + 0.005 * n for n in rows])
-    assert costs.num_turns == FakeStepping.num_steps and costs.scatter == pytest.approx(0.0)
+    assert costs.num_iterations == FakeStepping.num_steps and costs.scatter == pytest.approx(0.0)
     assert not timed.engine.in_flight and {len(batch) for batch in timed.engine.batches} == {*rows}
 
 
@@ -62,7 +62,7 @@ def test_a_model_of_many_steps_is_measured_by_a_few_of_them() -> None:
     timed = Timed()
     timed.engine.num_steps = 1000
     costs, rows = timed.costs(), range(1, 9)
-    assert costs.step_s == pytest.approx([0.001 * n for n in rows]) and costs.num_turns == 1000
+    assert costs.step_s == pytest.approx([0.001 * n for n in rows]) and costs.num_iterations == 1000
     assert costs.whole_s == pytest.approx([0.010 + 0.002 * n + 1000 * 0.001 * n for n in rows])
     assert len(timed.engine.turns) == rehearsal.MOST_TURNS * len(timed.engine.entered) < 1000
 
@@ -78,7 +78,7 @@ def test_a_model_that_takes_its_own_number_of_steps_is_measured_by_all_of_them()
     timed = Timed(OfItsOwn)
     timed.engine.num_steps = 50
     costs = timed.costs(2)
-    assert costs.num_turns == 50 and costs.whole_s == pytest.approx([0.010 + 0.052 * n for n in (1, 2)])
+    assert costs.num_iterations == 50 and costs.whole_s == pytest.approx([0.010 + 0.052 * n for n in (1, 2)])
     assert len(timed.engine.turns) == 50 * len(timed.engine.entered)
 
 
@@ -95,7 +95,7 @@ def test_what_the_first_step_pays_for_is_not_what_steps_take() -> None:
     timed.engine.costs(0.001, lambda rows: 0.01)
     timed.engine._spend = lambda seconds: timed.spend(seconds + 5.0 * (len(timed.engine.turns) == 1))
     costs = timed.costs()
-    assert costs.step_s == pytest.approx([0.01] * 8) and Flight.knowing(8, 0, costs).most == 8
+    assert costs.step_s == pytest.approx([0.01] * 8) and InFlightRows.from_costs(8, 0, costs).max_rows == 8
 
 
 class Early(FakeStepping):

@@ -20,11 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from lab.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_tasks
 from ros2_rfm_serving.audit.servers.witness import INPUTS
-from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting, dispatcher
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, WaitingRequest, dispatcher
 from ros2_rfm_serving.dispatch.batching import BATCHINGS, CONTINUOUS
-from ros2_rfm_serving.dispatch.best import Best
-from ros2_rfm_serving.dispatch.fifo import Fifo
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.best import BestPolicy
+from ros2_rfm_serving.dispatch.fifo import FifoPolicy
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError, UnrecordableError
 from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig, SessionRules, Tier, events
 from ros2_rfm_serving.server.brain import HANDLERS
@@ -309,7 +309,7 @@ def test_a_state_names_no_attribute_that_is_private_and_holds_no_object_of_a_ser
     assert len(names) > 90 and not [name for name in names if name.startswith("_")]
     modules = {type(part).__module__ for part in parts}
     assert not {module for module in modules if module.startswith(("ros2_rfm_serving.server", "ros2_rfm_serving.dispatch"))} - {
-        History.__module__
+        TaskHistory.__module__
     }, "but for intervals of a history"
 
 
@@ -372,22 +372,22 @@ class Lottery(DispatchPolicy):
         self._rounds: defaultdict[str, list[int]] = defaultdict(list)
         self._newest = 0.0
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         self._newest = max(self._newest, *(each.arrived_s for each in waiting))
         self._served[waiting[0].request.id.robot] += 1
         return sorted(waiting, key=lambda each: (self._served[each.request.id.robot], len(self._rounds["go"]), each.since_s))
 
-    def task_ended(self, task: History) -> None:
+    def task_ended(self, task: TaskHistory) -> None:
         self._rounds[task.kind[1]].append(task.rounds)
 
 
-class OwnWords(Fifo):
+class OwnWords(FifoPolicy):
     """Has a state that no table can name."""
 
     def __init__(self) -> None:
         self._cells: list[Any] = [frozenset, 0]
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         self._cells[1] += len(waiting)
         return super().rank(waiting, engine, now_s)[:: 1 - 2 * (self._cells[1] % 2)]
 
@@ -398,14 +398,14 @@ class OwnWords(Fifo):
         self._cells[1] = state["count"]
 
 
-class Forgetful(Fifo):
+class Forgetful(FifoPolicy):
     """Has an attribute and no table."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
 
-class Extended(Best):
+class Extended(BestPolicy):
     """Has an attribute more than the table of its base has."""
 
     def __init__(self) -> None:
@@ -413,14 +413,14 @@ class Extended(Best):
         self.hat = 1
 
 
-class Unplain(Fifo):
+class Unplain(FifoPolicy):
     KEPT = kept("tasks")
 
     def __init__(self) -> None:
-        self.tasks = {"a": [History()]}
+        self.tasks = {"a": [TaskHistory()]}
 
 
-class Shared(Fifo):
+class Shared(FifoPolicy):
     KEPT = kept("newest", "by_robot")
 
     def __init__(self) -> None:
@@ -428,14 +428,14 @@ class Shared(Fifo):
         self.by_robot = {"r1": self.newest}
 
 
-class Objects(Fifo):
+class Objects(FifoPolicy):
     KEPT = kept("tasks")
 
     def __init__(self) -> None:
-        self.tasks = {"a": History()}
+        self.tasks = {"a": TaskHistory()}
 
 
-class Changing(Fifo):
+class Changing(FifoPolicy):
     """Begins with a value of another class than it has later."""
 
     KEPT = kept("newest")
@@ -443,12 +443,12 @@ class Changing(Fifo):
     def __init__(self) -> None:
         self.newest: Any = []
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         self.newest = {"r1": 1.0}
         return waiting
 
 
-class Raising(Fifo):
+class Raising(FifoPolicy):
     def state(self) -> dict[str, Any]:
         raise SystemExit(1)
 
@@ -462,7 +462,7 @@ class Unrelated:
     def __init__(self) -> None:
         self.last = None
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         return waiting
 
 
@@ -516,11 +516,11 @@ def test_a_policy_that_cannot_be_restored_is_named_in_place_of_a_state(kind: typ
 def test_a_policy_that_no_name_makes_is_not_recorded() -> None:
     with pytest.raises(UnrecordableError, match="OwnWords is not what `dispatch: fifo` makes"):
         ModelServer(ServerConfig(name="s"), FakeEngine(), policy=OwnWords()).brain.state()
-    assert ModelServer(ServerConfig(name="s"), FakeEngine(), policy=Fifo()).brain.state()
+    assert ModelServer(ServerConfig(name="s"), FakeEngine(), policy=FifoPolicy()).brain.state()
 
 
 def test_a_policy_that_fails_to_restore_is_named(served: Any) -> None:
-    core = served(Fifo).brain
+    core = served(FifoPolicy).brain
     state = core.state()
     with pytest.raises(RfmError, match="dispatch policy Raising cannot be restored: ValueError: x"):
         restored(served(Raising).brain, state)

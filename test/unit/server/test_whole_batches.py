@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ros2_rfm_serving.dispatch import Selection, Waiting
-from ros2_rfm_serving.dispatch.entering import joining
-from ros2_rfm_serving.dispatch.flight import MOST_ALIKE
+from ros2_rfm_serving.dispatch import DispatchDecision, WaitingRequest
+from ros2_rfm_serving.dispatch.batch_entry import batch_entry
+from ros2_rfm_serving.dispatch.in_flight import MAX_ALIKE
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, PipelineConfig
 from test.unit.fakes import FakeEngine
@@ -30,11 +30,11 @@ def cheap() -> Laws:
     return Laws(lambda rows: 0.001, lambda rows: 0.01, 10)
 
 
-def chosen(law: Laws, requests: Sequence[Waiting], num_sessions: int = 1000) -> Selection:
-    return joining(requests, law.view, 0.0, lambda: [math.nan] * num_sessions)
+def chosen(law: Laws, requests: Sequence[WaitingRequest], num_sessions: int = 1000) -> DispatchDecision:
+    return batch_entry(requests, law.view, 0.0, lambda: [math.nan] * num_sessions)
 
 
-def asking(**changes: Any) -> Waiting:
+def asking(**changes: Any) -> WaitingRequest:
     one = waiting()
     return replace(one, request=replace(one.request, **changes))
 
@@ -62,7 +62,7 @@ def learned(**config: Any) -> Learning:
 def test_who_waits_runs_as_a_whole_where_one_group_pays_and_row_by_row_where_more_do() -> None:
     requests = [waiting() for _ in range(20)]
     law = dear()
-    assert chosen(law, requests) == Selection(requests[:16], whole=True), "as a fixed batch would be cut"
+    assert chosen(law, requests) == DispatchDecision(requests[:16], whole=True), "as a fixed batch would be cut"
     assert not chosen(cheap(), requests[:4]).whole
     assert chosen(cheap(), requests[:4], num_sessions=4).whole, "nobody else can come"
     law.in_flight(2)
@@ -112,10 +112,10 @@ def test_rows_join_again_when_what_they_cost_changes() -> None:
     rig.serve(), rig.serve()
     assert rig.num_whole
     rig.stepping.costs(0.001, lambda rows: 0.1)
-    for _ in range(20 * MOST_ALIKE):
+    for _ in range(20 * MAX_ALIKE):
         rig.serve()
     before = rig.num_whole
-    for _ in range(MOST_ALIKE // 2):
+    for _ in range(MAX_ALIKE // 2):
         rig.serve()
     assert rig.num_whole == before
 
@@ -124,12 +124,12 @@ def test_a_slower_machine_goes_on_with_whole_batches() -> None:
     rig = learned()
     rig.serve()
     rig.stepping.costs(0.5, lambda rows: 0.05)
-    for _ in range(4 * MOST_ALIKE):
+    for _ in range(4 * MAX_ALIKE):
         rig.serve()
     before = rig.num_whole
-    for _ in range(MOST_ALIKE):
+    for _ in range(MAX_ALIKE):
         rig.serve()
-    assert rig.num_whole - before >= 0.9 * MOST_ALIKE
+    assert rig.num_whole - before >= 0.9 * MAX_ALIKE
 
 
 class Padding(FakeStepping):
@@ -144,7 +144,7 @@ def test_an_engine_that_takes_longer_for_whole_batches_is_asked_for_one_now_and_
     engine = Padding()
     rig = Learning(engine)
     engine.spends(rig.spend, 0.1, 0.01)
-    for _ in range(4 * MOST_ALIKE):
+    for _ in range(4 * MAX_ALIKE):
         rig.serve()
     assert 2 <= rig.num_whole <= 8
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, WaitingRequest
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.factory.fleet import NetworkEntry as Declared
 from ros2_rfm_serving.profiles import Profile, load_profiles
@@ -128,7 +128,7 @@ def test_a_server_that_gets_30_percent_slower_keeps_its_slo(profile: Profile) ->
 
 
 class Frail(DispatchPolicy):
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         raise ZeroDivisionError("no time left")
 
 

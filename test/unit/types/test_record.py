@@ -9,8 +9,8 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 from lab.benchmarks.simulation import counting
-from ros2_rfm_serving.dispatch import Waiting
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch import WaitingRequest
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.server.tiers import Work
 from ros2_rfm_serving.types import (
     NO_ROWS,
@@ -26,7 +26,7 @@ from ros2_rfm_serving.types import (
 ID = RequestId(robot="arm", component="system1", session_epoch=1, episode=2, sequence=3)
 SERVED = ServingStats(0.1, 0.2, 3, 0, 0.5)
 ROW = InferenceRequest(ID, "go", NO_VALUES, {}, 0, NO_ROWS)
-WAITING = Waiting(ROW, 0, 0.0, 0.0, 0.0, 0.0, History())
+WAITING = WaitingRequest(ROW, 0, 0.0, 0.0, 0.0, 0.0, TaskHistory())
 
 
 def test_they_are_equal_and_found_by_value() -> None:
@@ -53,7 +53,7 @@ def test_what_engines_are_given_or_make_stays_what_it_is(given: object) -> None:
 
 @pytest.mark.parametrize("given", [ID, ROW, WAITING, Work((WAITING,), 0.0)])
 def test_what_is_sealed_is_of_its_class_and_can_be_neither_changed_nor_emptied(given: object) -> None:
-    assert type(given) in (RequestId, InferenceRequest, Waiting, Work)
+    assert type(given) in (RequestId, InferenceRequest, WaitingRequest, Work)
     for name in (field.name for field in fields(given)):  # type: ignore[arg-type]
         with pytest.raises(FrozenInstanceError):
             setattr(given, name, None)

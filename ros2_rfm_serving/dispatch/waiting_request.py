@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.types import (
     NO_ROWS,
@@ -26,7 +26,7 @@ from ros2_rfm_serving.types.state import check_names, kept, state_of
 
 @runtime_frozen
 @dataclass(frozen=True, eq=False, slots=True)
-class Waiting:
+class WaitingRequest:
     """Decoded request in its session's mailbox. Times are seconds on the server's clock."""
 
     request: InferenceRequest
@@ -38,7 +38,7 @@ class Waiting:
     """Time at which its robot runs out of actions, or ran out."""
     due_s: float
     """Time at which its SLO is missed; inf: it has none."""
-    history: History
+    history: TaskHistory
 
 
 REQUEST = kept(
@@ -47,7 +47,7 @@ REQUEST = kept(
 )
 WAITING = kept("stamp_ns", "arrived_s", "since_s", "starves_s", "due_s")
 """Values that a snapshot keeps of a waiting request, beside the number of rows of the prefix."""
-REQUEST_NAMES = kept(*REQUEST, "prefix_rows")
+REQUEST_NAMES = kept(*REQUEST, "prefix_steps")
 WAITING_NAMES = kept(*WAITING, "request")
 
 
@@ -55,7 +55,7 @@ def bare(
     id: RequestId,
     instruction: str,
     inference_delay_steps: int,
-    prefix_rows: int,
+    prefix_steps: int,
     conditioning: Conditioning,
     guidance: Guidance,
     horizon: HorizonRequest,
@@ -70,7 +70,7 @@ def bare(
         state=NO_VALUES,
         images={},
         inference_delay_steps=inference_delay_steps,
-        prefix_model=np.empty((prefix_rows, 0), np.float32) if prefix_rows else NO_ROWS,
+        prefix_model=np.empty((prefix_steps, 0), np.float32) if prefix_steps else NO_ROWS,
         conditioning=conditioning,
         guidance=guidance,
         horizon=horizon,
@@ -80,17 +80,17 @@ def bare(
     )
 
 
-def state_of_waiting(waiting: Waiting) -> dict[str, Any]:
+def state_of_waiting(waiting: WaitingRequest) -> dict[str, Any]:
     """Return a waiting or running request as values for a snapshot. Its history is that of its session."""
     request = waiting.request
-    values = {**state_of(request, REQUEST), "prefix_rows": len(request.prefix_model)}
+    values = {**state_of(request, REQUEST), "prefix_steps": len(request.prefix_model)}
     return {**state_of(waiting, WAITING), "request": values}
 
 
-def waiting_from(state: Mapping[str, Any], histories: Mapping[int, History]) -> Waiting:
+def waiting_from(state: Mapping[str, Any], histories: Mapping[int, TaskHistory]) -> WaitingRequest:
     """Return the request that `state_of_waiting` described. histories: session epoch -> history of that session.
     Raises: `RfmError` for names that are missing or unknown, and for a session that has no history."""
-    check_names("Waiting", WAITING_NAMES, state)
+    check_names("WaitingRequest", WAITING_NAMES, state)
     check_names("InferenceRequest", REQUEST_NAMES, state["request"])
     request = bare(**state["request"])
     history = histories.get(request.id.session_epoch)
@@ -98,4 +98,4 @@ def waiting_from(state: Mapping[str, Any], histories: Mapping[int, History]) -> 
         identity = f"{request.id.robot}/{request.id.component}"
         raise RfmError(f"the snapshot has a request of {identity}, and no session with epoch {request.id.session_epoch}")
     times = (state["arrived_s"], state["since_s"], state["starves_s"], state["due_s"])
-    return Waiting(request, state["stamp_ns"], *times, history)
+    return WaitingRequest(request, state["stamp_ns"], *times, history)

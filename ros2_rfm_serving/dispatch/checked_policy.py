@@ -12,29 +12,29 @@ import numpy as np
 
 from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
 from ros2_rfm_serving.dispatch.dispatcher import is_policy_class
-from ros2_rfm_serving.dispatch.fifo import Fifo
-from ros2_rfm_serving.dispatch.history import History
-from ros2_rfm_serving.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.fifo import FifoPolicy
+from ros2_rfm_serving.dispatch.history import TaskHistory
+from ros2_rfm_serving.dispatch.waiting_request import WaitingRequest
 from ros2_rfm_serving.errors import RfmError, UnrecordableError
 
-FIFO = Fifo()
+FIFO = FifoPolicy()
 ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 SEQUENCES = frozenset({list, tuple, set, frozenset})
 """Collections that a recording can keep of a policy; mappings, deques, arrays and enumerations are kept, too."""
 
 
-class Guarded(DispatchPolicy):
-    """Policy that reports faults of another one to `mishap`, as (counter, problem), and falls back to FIFO."""
+class CheckedPolicy(DispatchPolicy):
+    """Policy that reports faults of another one to `on_fault`, as (counter, problem), and falls back to FIFO."""
 
-    def __init__(self, policy: DispatchPolicy, mishap: Callable[[str, str], None]) -> None:
-        self._policy, self._mishap = policy, mishap
+    def __init__(self, policy: DispatchPolicy, on_fault: Callable[[str, str], None]) -> None:
+        self._policy, self._on_fault = policy, on_fault
 
     @property
     def READS_EXECUTIONS(self) -> bool:  # type: ignore[override]
         """Return the value of the guarded policy."""
         return self._policy.READS_EXECUTIONS
 
-    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+    def rank(self, waiting: Sequence[WaitingRequest], engine: EngineView, now_s: float) -> Sequence[WaitingRequest]:
         try:
             ranked = list(self._policy.rank(list(waiting), engine, now_s))  # a copy, because the policy may change the list
             if len(ranked) == len(waiting) and (ranked[0] is waiting[0] if len(ranked) == 1 else _are_same(ranked, waiting)):
@@ -42,14 +42,14 @@ class Guarded(DispatchPolicy):
             problem = f"rank gave {len(ranked)} in place of the {len(waiting)} that wait, each once"
         except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
-        self._mishap("dispatch_error", problem)
+        self._on_fault("dispatch_error", problem)
         return FIFO.rank(waiting, engine, now_s)
 
-    def task_ended(self, task: History) -> None:
+    def task_ended(self, task: TaskHistory) -> None:
         try:
             self._policy.task_ended(task)
         except (Exception, SystemExit) as error:
-            self._mishap("dispatch_error", f"{type(error).__name__}: {error}")
+            self._on_fault("dispatch_error", f"{type(error).__name__}: {error}")
 
     def check_name(self, name: str) -> None:
         """Refuse a policy that is not the one made by this name, because no replay could make it. Raises: `UnrecordableError`."""
@@ -113,6 +113,6 @@ def _are_alike(one: Any, other: Any) -> bool:
     return bool(one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other)))
 
 
-def _are_same(ranked: Sequence[Waiting], waiting: Sequence[Waiting]) -> bool:
+def _are_same(ranked: Sequence[WaitingRequest], waiting: Sequence[WaitingRequest]) -> bool:
     """Return whether `ranked` has each waiting request once, in any order."""
     return {*map(id, ranked)} == {*map(id, waiting)}
