@@ -27,13 +27,13 @@ ROOMS = ("types", "factory", "profiles", "engines", "dispatch", "scheduler", "se
 """Packages whose source enters the digest: all that the compiler reads."""
 MODULES = (
     *(f"types.{name}" for name in ("schedule_follower", "histogram", "batch_wait", "desynchronisation")),
-    *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task", "tasks")),
+    *(f"robot.{name}" for name in ("core", "figures", "history", "parts", "supervision", "task", "tasks")),
     *(f"robot.conversation.{name}" for name in ("calls", "conversation", "due", "flight", "latency", "link", "links")),
     *(f"robot.conversation.{name}" for name in ("presence", "requests")),
     *(f"robot.motion.{name}" for name in ("action_queue", "failsafe", "fallback", "gate", "motion", "pace", "shaping")),
     *("robot.motion.smoothness", "robot.motion.trail"),
-    *(f"server.{name}" for name in ("brain", "server", "mailboxes", "figures", "tiers", "intake", "replies")),
-    *(f"server.{name}" for name in ("deciding", "loop", "stepping", "running", "quota")),
+    *(f"server.{name}" for name in ("core", "server", "mailboxes", "figures", "engine_queues", "intake", "replies")),
+    *(f"server.{name}" for name in ("core_access", "loop", "step_engine_runner", "engine_runner", "quota")),
     *(f"dispatch.{name}" for name in ("batching", "dispatcher", "batch_entry", "history", "service_times", "waiting_request")),
     *(f"simulation.{name}" for name in ("robot", "host", "goodput", "gpu", "wire", "stays", "timing")),
     *(f"virtual_time.{name}" for name in ("events", "rounds")),

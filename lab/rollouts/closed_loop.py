@@ -123,7 +123,7 @@ def _config_of(placement: Placement, config: RobotConfig) -> ServerConfig:
 
 def _served(server: ModelServer, clock: Callable[[], float]) -> list[Reply]:
     """Return all replies that are ready: those of a batch, or of the stages of a frame."""
-    replies, moved = server.loop.step(clock), server.loop.steps()
+    replies, moved = server.loop.step(clock), server.loop.is_iteration_level()
     while moved:
         moved, ended = server.loop.round(server.loop.begin(clock()), clock)
         replies += server.loop.complete_all(ended, clock())

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from ros2_rfm_serving.dispatch import StepCosts, history
 from ros2_rfm_serving.robot import RobotConfig, Sensors, Tick, config, events, gate, limits, task, why
 from ros2_rfm_serving.robot.conversation import flight, link
-from ros2_rfm_serving.server import ServerConfig, SessionRules, brain, tiers
+from ros2_rfm_serving.server import ServerConfig, SessionRules, core, engine_queues
 from ros2_rfm_serving.server import events as server_events
 from ros2_rfm_serving.server import horizon as horizons
 from ros2_rfm_serving.types import (
@@ -117,7 +117,7 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "ConnectionConfig": config.LinkConfig,
         "ConnectionState": link.LinkState,
         "EncodedImage": EncodedImage,
-        "EngineLimits": tiers.EngineLimits,
+        "EngineLimits": engine_queues.EngineLimits,
         "EnginePhases": EnginePhases,
         "EngineReply": EngineReply,
         "EpisodeReset": config.EpisodeReset,
@@ -127,7 +127,7 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "FallbackMotion": config.Motion,
         "FallbackStep": config.Rung,
         "Guidance": Guidance,
-        "HorizonDecision": horizons.Outlook,
+        "HorizonDecision": horizons.HorizonDecision,
         "InferenceRequest": InferenceRequest,
         "Interval": history.TimeInterval,
         "ModelContract": ModelContract,
@@ -154,7 +154,7 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "SessionRequest": SessionRequest,
         "SessionRules": SessionRules,
         "SolverStepCosts": StepCosts,
-        "SolverStepDecision": brain.Turn,
+        "SolverStepDecision": core.SolverStepDecision,
         "TaskFallback": Fallback,
         "TaskGoal": task.TaskGoal,
         "TaskOutcome": TaskOutcome,

@@ -1,4 +1,4 @@
-"""Execution-aware scheduling by wait ratio (Kairos Algorithm 1, phases 1 and 2; phase 3 is `server/tiers.py`)."""
+"""Execution-aware scheduling by wait ratio (Kairos Algorithm 1, phases 1 and 2; phase 3 is `server/engine_queues.py`)."""
 
 from __future__ import annotations
 

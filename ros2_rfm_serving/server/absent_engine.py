@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.server.tiers import EngineLimits, Lane, Tier
+from ros2_rfm_serving.server.engine_queues import EngineConfig, EngineLimits, EngineQueue
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 
 PROBLEM = "a restored core has no engine"
@@ -54,14 +54,14 @@ class AbsentSteppingEngine(AbsentEngine, Stepping):
         raise ModelError(PROBLEM)
 
 
-def lane_of(contract: ModelContract, limits: EngineLimits) -> Lane:
+def lane_of(contract: ModelContract, limits: EngineLimits) -> EngineQueue:
     """Return the queue of an absent engine."""
     engine = (AbsentSteppingEngine if limits.max_rows else AbsentEngine)(contract, limits)
-    served = Tier(
+    served = EngineConfig(
         engine=engine,
         max_concurrent=limits.max_concurrent,
         batches_in_flight=limits.batches_in_flight,
         round_trip_s=limits.round_trip_s,
         profile_s=limits.profile_s,
     )
-    return Lane(served, lambda counter, problem: None)
+    return EngineQueue(served, lambda counter, problem: None)

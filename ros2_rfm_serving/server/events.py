@@ -1,12 +1,13 @@
-"""Input events of a server's core, one class each; `ServerBrain.handle` accepts them. Events are immutable. The time of an event is
-no field; it is passed along with it. Batches are identified by `Work.number`, engines by their position: 0 is the server's own."""
+"""Input events of a server's core, one class each; `ServerCore.handle` accepts them. Events are immutable. The time of an event is
+no field; it is passed along with it. Batches are identified by `RunningBatch.number`, engines by their position: 0 is the server's
+own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ros2_rfm_serving.server.config import ServerConfig
-from ros2_rfm_serving.server.horizon import Outlook
+from ros2_rfm_serving.server.horizon import HorizonDecision
 from ros2_rfm_serving.server.sessions import SessionKey
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ObservationRequest, RequestId, SessionRequest
 from ros2_rfm_serving.types.record import record
@@ -160,7 +161,7 @@ class BatchEnded:
     """End of a batch in its engine."""
 
     batch: int
-    answered: tuple[bool, ...]
+    has_answer: tuple[bool, ...]
     """Flags of the requests that have an answer, in their order."""
     num_failed: int
     """Batches in a row without any answer."""
@@ -175,7 +176,7 @@ class AnswerReceived:
     """Index of the request in its batch."""
     answer: EngineReply | None
     """Reply of the engine; None: it has none."""
-    outlook: Outlook
+    horizon_decision: HorizonDecision
 
 
 @record(frozen=True, slots=True)

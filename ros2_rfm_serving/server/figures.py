@@ -65,7 +65,7 @@ RUN = kept("ended_s", "busy_s", "latencies_s", "rows")
 """Values that a snapshot keeps of a run."""
 
 
-class Figures:
+class ServerFigures:
     """Statistics of the runs that ended within the window. Sums are kept, so that the cost of a reply does not grow with their
     number."""
 
@@ -92,8 +92,8 @@ class Figures:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a value of `state`. Raises: `RfmError` for names that are missing or unknown."""
-        check_names("Figures", {**self.KEPT, "runs": "runs"}, state)
-        check_names("Figures.runs", RUN, state["runs"])
+        check_names("ServerFigures", {**self.KEPT, "runs": "runs"}, state)
+        check_names("ServerFigures.runs", RUN, state["runs"])
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
         self._runs.clear()
         self._runs.extend(_Run(*values) for values in zip(*(state["runs"][name] for name in RUN), strict=True))

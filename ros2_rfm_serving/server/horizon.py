@@ -18,7 +18,7 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.types import NO_VALUES, Array, EngineReply, HorizonRequest
 
 
-class Outlook(NamedTuple):
+class HorizonDecision(NamedTuple):
     """Execution horizon and confidence of one chunk."""
 
     execution_horizon: int
@@ -27,7 +27,7 @@ class Outlook(NamedTuple):
     """[T], [0, 1]; empty: not known"""
 
 
-NO_OUTLOOK = Outlook(0, NO_VALUES)
+NO_HORIZON_DECISION = HorizonDecision(0, NO_VALUES)
 
 
 class HorizonPolicy(Protocol):
@@ -166,21 +166,21 @@ def policy(name: str) -> HorizonPolicy:
     return made
 
 
-def outlooks(
-    horizons: Sequence[HorizonRequest], answers: Sequence[EngineReply | None], mishap: Callable[[str, str], None] | None = None
-) -> list[Outlook]:
+def horizon_decisions(
+    horizons: Sequence[HorizonRequest], answers: Sequence[EngineReply | None], on_fault: Callable[[str, str], None] | None = None
+) -> list[HorizonDecision]:
     """Return one outlook per row, computed together for rows of one policy and shape. mishap: receives (counter, problem) when a
     policy fails; its rows are then executed as the robots decide. None: the error is raised."""
-    found = [NO_OUTLOOK] * len(answers)
+    found = [NO_HORIZON_DECISION] * len(answers)
     alike: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
     for i, answer in enumerate(answers):
         if answer is None or not len(answer.chunk_robot):
             continue
         horizon = horizons[i]
         if answer.execution_horizon:  # set by the server that computed it
-            found[i] = Outlook(min(answer.execution_horizon, len(answer.chunk_robot)), answer.confidence)
+            found[i] = HorizonDecision(min(answer.execution_horizon, len(answer.chunk_robot)), answer.confidence)
         elif answer.confidence.size and not horizon.policy:
-            found[i] = Outlook(0, answer.confidence)
+            found[i] = HorizonDecision(0, answer.confidence)
         elif answer.updates.size or horizon.policy:
             alike[horizon.policy, answer.updates.shape].append(i)
     for (name, _), rows in alike.items():
@@ -188,16 +188,16 @@ def outlooks(
         try:
             seen = _seen(name, known)
         except (Exception, SystemExit) as error:  # a policy may be foreign code
-            if mishap is None:
+            if on_fault is None:
                 raise
-            mishap("horizon_error", f"horizon policy {name!r}: {type(error).__name__}: {error}")
+            on_fault("horizon_error", f"horizon policy {name!r}: {type(error).__name__}: {error}")
         else:
             for i, outlook in zip(rows, seen, strict=True):
                 found[i] = outlook
     return found
 
 
-def _seen(name: str, rows: Sequence[tuple[HorizonRequest, EngineReply]]) -> list[Outlook]:
+def _seen(name: str, rows: Sequence[tuple[HorizonRequest, EngineReply]]) -> list[HorizonDecision]:
     """Return the outlooks of rows with the same policy and shape. Raises: `ValueError` for an impossible result of the policy."""
     chosen, empties = policy(name or "confidence"), [NO_VALUES] * len(rows)
     updates = [answer.updates for _, answer in rows]
@@ -208,5 +208,5 @@ def _seen(name: str, rows: Sequence[tuple[HorizonRequest, EngineReply]]) -> list
         steps, length = operator.index(chosen.rows(confidence, horizon)) if name else 0, len(answer.chunk_robot)
         if steps < 0 or confidence.shape not in ((0,), (length,)):
             raise ValueError(f"{steps} rows, a confidence of shape {confidence.shape} for a chunk of {length}")
-        seen.append(Outlook(min(steps, length), confidence))
+        seen.append(HorizonDecision(min(steps, length), confidence))
     return seen

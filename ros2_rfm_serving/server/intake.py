@@ -9,7 +9,7 @@ import numpy as np
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.contract import delay_envelope_steps
-from ros2_rfm_serving.server.sessions import Session
+from ros2_rfm_serving.server.sessions import ServerSession
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     Array,
@@ -49,8 +49,8 @@ def readying(
     return here if decode is None else there
 
 
-def row_of(
-    observation: ObservationRequest, session: Session, contract: ModelContract, ready: Ready, clock: Clock | None = None
+def decoded_request(
+    observation: ObservationRequest, session: ServerSession, contract: ModelContract, ready: Ready, clock: Clock | None = None
 ) -> InferenceRequest:
     """Return the request for the engine. ready: result of `readying`. clock: measures `decoding_s`.
     Raises: `BadMessageError` if a part of the observation is refused."""
@@ -78,7 +78,7 @@ def row_of(
     )
 
 
-def _check(observation: ObservationRequest, session: Session, contract: ModelContract) -> None:
+def _check(observation: ObservationRequest, session: ServerSession, contract: ModelContract) -> None:
     if delay_steps := observation.inference_delay_steps:
         envelope = delay_envelope_steps(contract, session.conditioning)
         if not 0 <= delay_steps <= envelope:

@@ -9,8 +9,8 @@ from typing import Any
 from ros2_rfm_serving.dispatch import DispatchDecision, Dispatcher, DispatchPolicy, WaitingRequest, count_skips
 from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.dispatch.waiting_request import state_of_waiting, waiting_from
-from ros2_rfm_serving.server.sessions import Session, SessionKey
-from ros2_rfm_serving.server.tiers import Lane, overflow
+from ros2_rfm_serving.server.engine_queues import EngineQueue, overflow
+from ros2_rfm_serving.server.sessions import ServerSession, SessionKey
 from ros2_rfm_serving.types import InferenceRequest, ObservationRequest, RequestId
 from ros2_rfm_serving.types.state import check_names, kept
 
@@ -65,7 +65,7 @@ class Mailboxes:
         del self.waiting[key]
         return True
 
-    def deposit(self, session: Session, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
+    def deposit(self, session: ServerSession, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
         """Enqueue a request; return True if it replaces an older one of its session, whose place in the queue it keeps within an
         episode."""
         history, replaced = session.history, self.waiting.get(session.key)
@@ -86,32 +86,32 @@ class Mailboxes:
         if history.rounds:
             self._dispatcher.policy.task_ended(history)
 
-    def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> DispatchDecision:
-        """Remove from the mailboxes and return the batch that tier `tier` runs next."""
-        lane = lanes[tier]
-        view, waiting = lane.view, list(filter(lane.takes, self.waiting.values()))
+    def select(self, queues: Sequence[EngineQueue], queue_index: int, now_s: float) -> DispatchDecision:
+        """Remove from the mailboxes and return the batch that tier `queue_index` runs next."""
+        lane = queues[queue_index]
+        view, waiting = lane.view, list(filter(lane.can_run, self.waiting.values()))
         ranked = self._dispatcher.rank(waiting, view, now_s)
-        if tier:
-            ranked = overflow(ranked, lanes[0].view, view, now_s)
-        selected = self._dispatcher.form_batch(waiting, ranked, view, now_s, self._expected_asks)
+        if queue_index:
+            ranked = overflow(ranked, queues[0].view, view, now_s)
+        selected = self._dispatcher.form_batch(waiting, ranked, view, now_s, self._expected_arrivals)
         batch = _isolated(selected.batch)
         for chosen in batch:
             del self.waiting[chosen.request.id.robot, chosen.request.id.component]
         return selected if batch is selected.batch else DispatchDecision(batch, selected.poll_at_s, selected.whole)
 
-    def stale(self, lane: Lane, limit_s: float, now_s: float) -> list[RequestId]:
+    def stale(self, queue: EngineQueue, limit_s: float, now_s: float) -> list[RequestId]:
         """Return the requests that run next whose observations should be renewed; each is returned once.
 
         Their observations will be older than `limit_s` when the engine is expected to be free. A newer one, requested now, arrives
         before that and is younger than the limit then.
         """
-        free_s = lane.view.free_s
+        free_s = queue.view.free_s
         if not 0.0 < free_s - now_s <= limit_s:
             return []
-        ranked = self._dispatcher.rank(list(self.waiting.values()), lane.view, now_s)
+        ranked = self._dispatcher.rank(list(self.waiting.values()), queue.view, now_s)
         return [
             waiting.request.id
-            for waiting in ranked[: lane.view.next_rows]
+            for waiting in ranked[: queue.view.next_rows]
             if free_s - waiting.arrived_s > limit_s
             and now_s + waiting.history.refetch_s <= free_s
             and waiting.history.request_refetch(waiting.request.id.sequence, now_s)
@@ -123,7 +123,7 @@ class Mailboxes:
         self.waiting.clear()
         return waited
 
-    def _expected_asks(self) -> list[float]:
+    def _expected_arrivals(self) -> list[float]:
         return [history.next_request_s + history.request_interval_deviation_s for history in self._sessions()]
 
 

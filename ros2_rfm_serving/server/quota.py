@@ -29,7 +29,7 @@ class Quota:
         """Change the limits from now on; the tokens that are left stay."""
         self.rate_hz, self._burst = rate_hz, float(burst)
 
-    def take(self, now_s: float, refused_cost: float = REFUSED_COST) -> bool:
+    def try_acquire(self, now_s: float, refused_cost: float = REFUSED_COST) -> bool:
         """Consume a token and return True, or return False if none is left."""
         if self.rate_hz == math.inf:
             return True
@@ -47,7 +47,7 @@ class Quota:
         return self.num_refused >= times and not self.allows(now_s)
 
     def allows(self, now_s: float) -> bool:
-        """Return whether `take` would succeed."""
+        """Return whether `try_acquire` would succeed."""
         return self.rate_hz == math.inf or self._left_at(now_s) >= 1.0
 
     def _left_at(self, now_s: float) -> float:
@@ -65,11 +65,11 @@ class Quotas:
         self._burst, self._rate_hz = burst, math.inf
         self._of: dict[Hashable, Quota] = {}
 
-    def take(self, key: Hashable, rate_hz: float, now_s: float) -> bool:
+    def try_acquire(self, key: Hashable, rate_hz: float, now_s: float) -> bool:
         """Consume a token of a key and return True, or return False if none is left. A changed rate applies from now on."""
         if rate_hz != self._rate_hz or (key not in self._of and len(self._of) >= MAX_KEYS):
             self._rate_hz, self._of = rate_hz, {}
-        return self._of.setdefault(key, Quota(rate_hz, self._burst)).take(now_s)
+        return self._of.setdefault(key, Quota(rate_hz, self._burst)).try_acquire(now_s)
 
     def insists(self, key: Hashable, times: int, now_s: float) -> bool:
         quota = self._of.get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.dispatch import WaitingRequest
-from ros2_rfm_serving.server.horizon import Outlook
+from ros2_rfm_serving.server.horizon import HorizonDecision
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     SYSTEM2,
@@ -35,7 +35,7 @@ def reply_of(
     waiting: WaitingRequest,
     answer: EngineReply,
     served: ServingStats,
-    outlook: Outlook,
+    outlook: HorizonDecision,
     held: InferenceRequest,
 ) -> Reply:
     """Return the reply to a waiting request.
@@ -64,7 +64,7 @@ def _chunk(
     waiting: WaitingRequest,
     answer: EngineReply,
     served: ServingStats,
-    outlook: Outlook,
+    outlook: HorizonDecision,
     held: InferenceRequest,
 ) -> ActionChunk:
     request = waiting.request

@@ -1,6 +1,6 @@
 """Model server: `submit()` puts requests into mailboxes that keep the newest one; `loop` selects, runs and replies.
 
-Any thread may call the methods of `ModelServer`; `EngineLoop` documents its own threads. One lock guards the `ServerBrain`, which
+Any thread may call the methods of `ModelServer`; `EngineLoop` documents its own threads. One lock guards the `ServerCore`, which
 decides, and is never held while an engine runs. Another lock, which may be acquired within the first, guards the counters.
 
 Engines, dispatch policies and horizon policies may be foreign code. Any error of theirs costs one batch: it is counted, `problems`
@@ -18,16 +18,16 @@ from ros2_rfm_serving.dispatch import CONTINUOUS, DispatchPolicy
 from ros2_rfm_serving.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ContractError, ModelError
-from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
-from ros2_rfm_serving.server.deciding import Counting, Deciding
+from ros2_rfm_serving.server.core import ServerCore
+from ros2_rfm_serving.server.core_access import LockedCore, RefusalCounters
+from ros2_rfm_serving.server.engine_queues import EngineConfig, EngineQueue, ServiceDrift
 from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
 from ros2_rfm_serving.server.horizon import without_updates
-from ros2_rfm_serving.server.intake import readying, row_of
+from ros2_rfm_serving.server.intake import decoded_request, readying
 from ros2_rfm_serving.server.loop import EngineLoop
 from ros2_rfm_serving.server.replies import reply_kind
-from ros2_rfm_serving.server.sessions import Session, SessionKey
-from ros2_rfm_serving.server.tiers import Drift, Lane, Tier
+from ros2_rfm_serving.server.sessions import ServerSession, SessionKey
 from ros2_rfm_serving.types import (
     ModelContract,
     ObservationRequest,
@@ -56,51 +56,57 @@ def check_able(config: ServerConfig, engine: Engine) -> None:
     raise ConfigurationError(problem, key="batching", fix=f"set it to one of {others}")
 
 
-class ModelServer(Counting):
+class ModelServer(RefusalCounters):
     """Server of one model on one GPU, in one process. `overflow` are further engines of the same model, used when that is
     faster."""
 
-    def __init__(self, config: ServerConfig, engine: Engine, *overflow: Tier, policy: DispatchPolicy | None = None) -> None:
+    def __init__(self, config: ServerConfig, engine: Engine, *overflow: EngineConfig, policy: DispatchPolicy | None = None) -> None:
         """Create a server. policy: used in place of the configured one.
         Raises: `ModelError`; `ConfigurationError` for an unknown name."""
         super().__init__()
         self.contract: ModelContract = engine.contract
         check_able(config, engine)
-        edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
-        self._lanes = [Lane(edge, self.mishap, config.costs.whole_s), *(Lane(tier, self.mishap) for tier in overflow)]
+        edge = EngineConfig(
+            engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s
+        )
+        self._queues = [
+            EngineQueue(edge, self.count_fault, config.costs.whole_s),
+            *(EngineQueue(tier, self.count_fault) for tier in overflow),
+        ]
         self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
         self._ready = readying(engine.contract, engine.takes_encoded, engine.fit_image, engine.decode_image)
         self._decoding_clock = None if engine.takes_encoded else engine.clock
-        self._deciding = Deciding(ServerBrain(config, engine.contract, self._lanes, policy), self)
-        self.loop = EngineLoop(engine.contract, self._lanes, self._deciding, self)
+        self._core = LockedCore(ServerCore(config, engine.contract, self._queues, policy), self)
+        self.loop = EngineLoop(engine.contract, self._queues, self._core, self)
 
     @property
-    def brain(self) -> ServerBrain:
-        """Return the decision core; the lock of `deciding` guards it."""
-        return self._deciding.brain
+    def core(self) -> ServerCore:
+        """Return the decision core; the lock of `locked_core` guards it."""
+        return self._core.core
 
     @property
     def config(self) -> ServerConfig:
-        return self._deciding.brain.config
+        return self._core.core.config
 
-    def deciding(self) -> Deciding:
+    def locked_core(self) -> LockedCore:
         """Return the context of exclusive access to the decision core. It must be short, because other threads wait meanwhile."""
-        return self._deciding
+        return self._core
 
-    def witness(self, witnessed: Callable[[ServerBrain], ServerBrain]) -> None:
-        """Replace the decision core by the result of `witnessed`, which receives all calls from now on. The exchange happens
+    def record_calls(self, wrap: Callable[[ServerCore], ServerCore]) -> None:
+        """Replace the decision core by the result of `wrap`, which receives all calls from now on. The exchange happens
         between two decisions."""
-        with self._deciding as brain:
-            self._deciding.brain = witnessed(brain)
+        with self._core as brain:
+            self._core.core = wrap(brain)
 
     # --- control plane ---
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
-        """Open a session. Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError` as `Sessions.open` does."""
+        """Open a session. Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError` as `ServerSessions.open`
+        does."""
         self._require(request)
-        with self._deciding as brain:
+        with self._core as brain:
             grant = brain.open_session(request)
-        self._tell_engines()
+        self._close_engine_sessions()
         unable = without_updates(request.horizon, self.config.num_updates)
         return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
 
@@ -114,128 +120,128 @@ class ModelServer(Counting):
                 raise ContractError([f"pipelining: {error}"]) from error
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
-        with self._deciding as brain:
+        with self._core as brain:
             brain.close_session(robot, component, epoch)
-        self._tell_engines()
+        self._close_engine_sessions()
 
     def drain(self) -> None:
         """Stop admitting sessions and requests; waiting and running requests are finished."""
-        with self._deciding as brain:
-            brain.take_new(False)
+        with self._core as brain:
+            brain.set_accepting(False)
 
     def resume(self) -> None:
         """Admit sessions and requests again after `drain`."""
-        with self._deciding as brain:
-            brain.take_new(True)
+        with self._core as brain:
+            brain.set_accepting(True)
 
     def refuse_waiting(self) -> list[RequestId]:
         """Refuse, count and return all waiting requests, so that their robots can be notified."""
-        with self._deciding as brain:
+        with self._core as brain:
             refused = brain.refuse_waiting()
         self.count("draining", len(refused))
         return refused
 
     @property
-    def num_tiers(self) -> int:
-        return len(self._lanes)
+    def num_queues(self) -> int:
+        return len(self._queues)
 
-    def max_concurrent(self, tier: int) -> int:
+    def max_concurrent(self, queue_index: int) -> int:
         """Return the maximum number of works of a tier in progress at once."""
-        return self._lanes[tier].max_concurrent
+        return self._queues[queue_index].max_concurrent
 
-    def engine(self, tier: int) -> Engine:
-        return self._lanes[tier].engine
+    def engine(self, queue_index: int) -> Engine:
+        return self._queues[queue_index].engine
 
     @property
     def is_idle(self) -> bool:
         """Return whether nothing waits and nothing runs."""
-        return not self._deciding.brain.mailboxes and all(lane.is_idle for lane in self._lanes)
+        return not self._core.core.mailboxes and all(lane.is_idle for lane in self._queues)
 
     @property
-    def drift(self) -> Drift | None:
+    def drift(self) -> ServiceDrift | None:
         """Return the deviation of the engine from its profile; None: unknown."""
-        return self._lanes[0].drift
+        return self._queues[0].drift
 
     @property
     def over_quota(self) -> dict[str, int]:
         """Return "robot/component" -> requests refused as too many, for open sessions that have any."""
-        with self._deciding as brain:
+        with self._core as brain:
             return brain.sessions.over_quota
 
     @property
     def given_up(self) -> str:
         """Return why its engine is of no use any more; empty: it is usable."""
-        return self._lanes[0].running.given_up
+        return self._queues[0].running.given_up
 
     def stalled_s(self, now_s: float) -> float:
         """Return for how long requests have waited or run while nothing began or ended; 0: there is nothing to do.
         It needs no lock, because the thread that holds the lock may be the one that hangs."""
-        return self._deciding.brain.stalled_s(now_s)
+        return self._core.core.stalled_s(now_s)
 
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
         """Close, count and return idle sessions and those of robots that have long been `absent` from the graph."""
-        with self._deciding as brain:
+        with self._core as brain:
             gone = brain.collect_sessions(absent, now_s)
         for _, why in gone:
             self.count(why)
-        self._tell_engines()
+        self._close_engine_sessions()
         return gone
 
-    def _tell_engines(self) -> None:
+    def _close_engine_sessions(self) -> None:
         """Let engines drop what they keep for sessions that have ended."""
-        with self._deciding as brain:
+        with self._core as brain:
             ended = brain.sessions.ended()
-        for session, lane in itertools.product(ended, self._lanes):
+        for session, lane in itertools.product(ended, self._queues):
             lane.running.close_session(*session.key, session.epoch)
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> None:
         """Discard what began before `episode`. Raises: `SessionError` if the session is not open."""
-        with self._deciding as brain:
+        with self._core as brain:
             discarded = brain.reset_episode(robot, component, epoch, episode)
         if discarded:
             self.count("stale_episode")
 
     @property
     def num_waiting(self) -> int:
-        with self._deciding as brain:
+        with self._core as brain:
             return len(brain.mailboxes)
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
         """Change the limits without affecting open sessions. max_sessions: 0 leaves it unchanged.
         Raises: `ModelError` when the engine cannot run such batches."""
-        prepared = self._lanes[0].prepare(batch_size)
-        with self._deciding as brain:
+        prepared = self._queues[0].prepare(batch_size)
+        with self._core as brain:
             brain.resize(prepared, max_sessions)
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Change the rules of dispatch and sessions between two selections; open sessions and all requests stay. `resize` changes
         limits. Raises: `ConfigurationError` for an unknown name, or for what the engine cannot do; then nothing has changed."""
         self.check(config)
-        with self._deciding as brain:
+        with self._core as brain:
             brain.reconfigure(config)
 
     def check(self, config: ServerConfig) -> None:
         """Check a configuration as `reconfigure` does, without changing anything. Raises: `ConfigurationError` for what cannot be
         served."""
         check_able(config, self.engine(0))
-        with self._deciding as brain:
+        with self._core as brain:
             brain.check(config)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         """Set the request rates of the schedule. Requests far beyond them are refused, whatever the rules allow others."""
-        with self._deciding as brain:
+        with self._core as brain:
             brain.declare(rates_hz)
 
     @property
     def occupancy(self) -> Occupancy:
-        with self._deciding as brain:
+        with self._core as brain:
             return brain.occupancy
 
     def reply_kind(self, component: str) -> type[Reply]:
         return reply_kind(self.contract, component)
 
     def session_keys(self) -> list[SessionKey]:
-        with self._deciding as brain:
+        with self._core as brain:
             return brain.sessions.names()
 
     def session_names(self) -> list[str]:
@@ -246,45 +252,45 @@ class ModelServer(Counting):
     def submit(self, observation: ObservationRequest, now_s: float) -> None:
         """Validate, decode and enqueue a request; it replaces an older one of the same session.
         Raises: `BadMessageError`, with no other effect. `counting_refusals` counts it."""
-        with self._deciding.lock:
-            session = self._deciding.brain.charge(observation.id, now_s)
+        with self._core.lock:
+            session = self._core.core.charge(observation.id, now_s)
         self._deposit(observation, session, now_s)
 
     def check_admission(self, request: RequestId) -> None:
         """Check that a request would be admitted, before anything is stored or discarded for it. Raises: `BadMessageError` if
         not."""
-        with self._deciding as brain:
+        with self._core as brain:
             brain.admitted(request)
 
     def charge(self, request: RequestId, now_s: float) -> None:
         """Charge a request to the quota of its session. Raises: `BadMessageError` if it may not run or exceeds the quota."""
-        with self._deciding as brain:
+        with self._core as brain:
             brain.charge(request, now_s)
 
     def deposit(self, observation: ObservationRequest, now_s: float) -> None:
         """Decode and enqueue a request that `charge` has accepted. Raises: `BadMessageError` if it is refused."""
-        with self._deciding as brain:
+        with self._core as brain:
             session = brain.admitted(observation.id)
         self._deposit(observation, session, now_s)
 
-    def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
+    def _deposit(self, observation: ObservationRequest, session: ServerSession, now_s: float) -> None:
         """Decode and enqueue a request of a session. Raises: `BadMessageError` if it is refused."""
         try:
-            request = row_of(observation, session, self.contract, self._ready, self._decoding_clock)
+            request = decoded_request(observation, session, self.contract, self._ready, self._decoding_clock)
         except BadMessageError as error:
-            with self._deciding as brain:
+            with self._core as brain:
                 brain.unfit(observation.id, error.kind, str(error))
             raise
-        deciding = self._deciding
+        deciding = self._core
         with deciding.lock:
-            brain = deciding.brain
+            brain = deciding.core
             brain.deposit(request, observation, now_s)
-            if brain.mishaps:
-                deciding.take_mishaps()
+            if brain.faults:
+                deciding.count_faults()
 
     def superseded_early(self, request: RequestId) -> None:
         """Record that a request was dropped unread because a newer one of its session arrived."""
-        with self._deciding as brain:
+        with self._core as brain:
             brain.superseded_early(request)
 
     def refetches(self, now_s: float) -> list[RequestId]:
@@ -295,15 +301,15 @@ class ModelServer(Counting):
         """
         if self.config.refetch_after_s == math.inf:
             return []
-        with self._deciding as brain:
+        with self._core as brain:
             return brain.refetches(now_s)
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
-        with self._deciding as brain:
+        with self._core as brain:
             snapshot = brain.snapshot(now_s)
         return replace(snapshot, refused=dict(self.refused))
 
     def check_integrity(self) -> None:
         """Check that each waiting request belongs to a session; for an idle server."""
-        with self._deciding as brain:
+        with self._core as brain:
             assert brain.mailboxes.keys() <= set(brain.sessions.names())

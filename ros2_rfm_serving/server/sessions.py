@@ -60,7 +60,7 @@ class SessionRules:
 
 
 @dataclass
-class Session:
+class ServerSession:
     """State of one open session."""
 
     KEPT: ClassVar[Kept] = kept(
@@ -68,7 +68,7 @@ class Session:
         *("episode", "sequence", "absent_s"),
         num_superseded="superseded",
         num_over_quota="over_quota",
-        last_request_s="heard_s",
+        last_request_s="last_received_s",
     )
     """Everything except the quota, which outlives the session."""
 
@@ -94,14 +94,14 @@ class Session:
     """Number of superseded requests since the last reply."""
     over_quota: int = 0
     """Requests refused as too many."""
-    heard_s: float = math.nan
+    last_received_s: float = math.nan
     """Time of its last request, or of the first check if there was none."""
     absent_s: float = math.inf
     """Time at which its robot was first missing from the graph; inf: it is present."""
 
 
 @dataclass
-class Sessions:
+class ServerSessions:
     """Open sessions of a server. Epochs rise for the life of the server, so that an old one never matches again."""
 
     KEPT: ClassVar[Kept] = kept("max_sessions", "next_epoch", is_draining="draining")
@@ -113,20 +113,20 @@ class Sessions:
     rules: SessionRules = field(default_factory=SessionRules)
     draining: bool = False
     _declared_hz: Mapping[SessionKey, float] = field(default_factory=dict)
-    _open: dict[SessionKey, Session] = field(default_factory=dict)
+    _open: dict[SessionKey, ServerSession] = field(default_factory=dict)
     _quotas: dict[SessionKey, Quota] = field(default_factory=dict)
-    _ended: list[Session] = field(default_factory=list)
+    _ended: list[ServerSession] = field(default_factory=list)
 
     def state(self) -> dict[str, Any]:
         """Return the open sessions, quotas and limits, for a snapshot. Sessions that engines may drop are not kept."""
-        sessions = [state_of(session, Session.KEPT) for session in self._open.values()]
+        sessions = [state_of(session, ServerSession.KEPT) for session in self._open.values()]
         quotas = {key: state_of(quota, Quota.KEPT) for key, quota in self._quotas.items()}
         return {**state_of(self, self.KEPT), "open": sessions, "quotas": quotas, "declared_rates_hz": dict(self._declared_hz)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a value of `state`. Raises: `RfmError` for names that are missing or unknown."""
         more = ("open", "quotas", "declared_rates_hz")
-        check_names("Sessions", {**self.KEPT, **{name: name for name in more}}, state)
+        check_names("ServerSessions", {**self.KEPT, **{name: name for name in more}}, state)
         restore(self, self.KEPT, {name: state[name] for name in self.KEPT})
         self._declared_hz = dict(state["declared_rates_hz"])
         self._quotas = {key: _quota_from(quota) for key, quota in state["quotas"].items()}
@@ -215,7 +215,7 @@ class Sessions:
             self._check_capacity(key, load)
         else:
             self._ended.append(self._open[key])
-        self._open[key] = Session(
+        self._open[key] = ServerSession(
             key,
             self.next_epoch,
             agreed_conditioning(request.conditioning, self.contract),
@@ -270,17 +270,17 @@ class Sessions:
         reasons."""
         gone = []
         for key, session in self._open.items():
-            if math.isnan(session.heard_s):
-                session.heard_s = now_s
+            if math.isnan(session.last_received_s):
+                session.last_received_s = now_s
             session.absent_s = min(session.absent_s, now_s) if key in absent else math.inf
             if now_s - session.absent_s >= self.rules.absent_grace_s:
                 gone.append((key, "robot_gone"))
-            elif now_s - session.heard_s >= self.rules.idle_timeout_s:
+            elif now_s - session.last_received_s >= self.rules.idle_timeout_s:
                 gone.append((key, "session_idle"))
         self._ended += [self._open.pop(key) for key, _ in gone]
         return gone
 
-    def ended(self) -> list[Session]:
+    def ended(self) -> list[ServerSession]:
         """Return the sessions that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
@@ -292,7 +292,7 @@ class Sessions:
             raise SessionError(f"no session of {key[0]}/{key[1]} with epoch {epoch}")
         session.episode = max(session.episode, episode)
 
-    def admit(self, request: RequestId) -> Session:
+    def admit(self, request: RequestId) -> ServerSession:
         """Return the session of a request that may run. Raises: `BadMessageError` with the counter to increment."""
         session = self._open.get((request.robot, request.component))
         if session is None:
@@ -306,15 +306,15 @@ class Sessions:
             raise BadMessageError("stale_episode", f"{name}: episode {request.episode}, the session is at {session.episode}")
         raise BadMessageError("stale_sequence", f"{name}: sequence {request.sequence} after {session.sequence}")
 
-    def charge(self, session: Session, now_s: float) -> None:
+    def charge(self, session: ServerSession, now_s: float) -> None:
         """Charge a request to the session's quota. Raises: `BadMessageError` if it exceeds the quota."""
-        session.heard_s = now_s
-        if not session.quota.take(now_s):
+        session.last_received_s = now_s
+        if not session.quota.try_acquire(now_s):
             session.over_quota += 1
             name, rate_hz = "/".join(session.key), session.quota.rate_hz
             raise BadMessageError("over_quota", f"{name} asks more than {rate_hz:g} times a second")
 
-    def get(self, key: SessionKey, epoch: int) -> Session | None:
+    def get(self, key: SessionKey, epoch: int) -> ServerSession | None:
         session = self._open.get(key)
         return session if session and session.epoch == epoch else None
 
@@ -326,14 +326,14 @@ def _quota_from(state: Mapping[str, Any]) -> Quota:
     return quota
 
 
-def _session_from(state: Mapping[str, Any], quotas: Mapping[SessionKey, Quota]) -> Session:
+def _session_from(state: Mapping[str, Any], quotas: Mapping[SessionKey, Quota]) -> ServerSession:
     """Return a session restored from a snapshot. Raises: `RfmError` for names that are missing or unknown, and for a session
     without a quota."""
-    check_names("Session", Session.KEPT, state)
+    check_names("ServerSession", ServerSession.KEPT, state)
     key = state["key"]
     if key not in quotas:
         raise RfmError(f"the snapshot has a session of {'/'.join(key)}, and no quota of it")
     agreed = (state["conditioning"], state["guidance"], state["horizon"], state["instruction"], state["slo_s"])
-    session = Session(key, state["epoch"], *agreed, quotas[key])
-    restore(session, Session.KEPT, state)
+    session = ServerSession(key, state["epoch"], *agreed, quotas[key])
+    restore(session, ServerSession.KEPT, state)
     return session

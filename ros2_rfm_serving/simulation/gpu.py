@@ -21,15 +21,15 @@ from ros2_rfm_serving.profiles import (
     SteppedService,
     unit_mean_factors,
 )
-from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.server import RunningBatch
 from ros2_rfm_serving.simulation import conditions
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 from ros2_rfm_serving.virtual_time.events import source
 from ros2_rfm_serving.virtual_time.rounds import Answers
 
-Run = Callable[[Work], Answers]
-Done = Callable[[Work, Answers], None]
+Run = Callable[[RunningBatch], Answers]
+Done = Callable[[RunningBatch, Answers], None]
 BatchLaw = FixedService | MeasuredService
 LARGE = 1e3
 """Last update of a solver, in standard deviations of an action: larger than that of any model."""
@@ -67,7 +67,7 @@ class Gpu(Protocol):
     @property
     def engine(self) -> Engine: ...
 
-    def start(self, work: Work, run: Run, done: Done) -> None:
+    def start(self, work: RunningBatch, run: Run, done: Done) -> None:
         """Start the work. `run` makes the engine process it, and `done` is called when it has ended."""
 
     def forget(self) -> None:
@@ -106,7 +106,7 @@ class BatchGpu:
     def _wait(self, seconds: float) -> None:
         self._spent_s = seconds
 
-    def start(self, work: Work, run: Run, done: Done) -> None:
+    def start(self, work: RunningBatch, run: Run, done: Done) -> None:
         answers = run(work)
         self._free_s = max(self._events.now_s, self._free_s) + self._spent_s * self._stragglers.factor()
         self._events.at(self._free_s, done, work, answers)
@@ -125,14 +125,14 @@ class SharedGpu:
         self._works = unit_mean_factors(law.jitter, np.random.default_rng(spec.seed))
         self.forget()
 
-    def start(self, work: Work, run: Run, done: Done) -> None:
+    def start(self, work: RunningBatch, run: Run, done: Done) -> None:
         self._ends[work] = (run, done)
         self._sharing.add(work, self._events.now_s, next(self._works) * self._stragglers.factor())
         self._sleep()
 
     def forget(self) -> None:
-        self._sharing: ProcessorSharing[Work] = ProcessorSharing(self._law)
-        self._ends: dict[Work, tuple[Run, Done]] = {}
+        self._sharing: ProcessorSharing[RunningBatch] = ProcessorSharing(self._law)
+        self._ends: dict[RunningBatch, tuple[Run, Done]] = {}
         self._wakes_s = float("nan")
 
     def _sleep(self) -> None:
@@ -141,7 +141,7 @@ class SharedGpu:
             self._wakes_s = next_s
             self._events.at(next_s, self._wake, next_s, self._sharing)
 
-    def _wake(self, time_s: float, sharing: ProcessorSharing[Work]) -> None:
+    def _wake(self, time_s: float, sharing: ProcessorSharing[RunningBatch]) -> None:
         """Process finished work. The wake-up is planned again whenever a request enters or leaves; only the newest plan is
         valid."""
         if time_s != self._wakes_s or sharing is not self._sharing:
@@ -177,7 +177,7 @@ class SteppedGpu:
     def _wait(self, seconds: float) -> None:
         self.spent_s += seconds * self._stragglers.factor()
 
-    def start(self, work: Work, run: Run, done: Done) -> None:
+    def start(self, work: RunningBatch, run: Run, done: Done) -> None:
         raise AssertionError("its works run together, in rounds")
 
     def forget(self) -> None:

@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
+from ros2_rfm_serving.server import EngineConfig, ModelServer, RunningBatch, ServerConfig
 from ros2_rfm_serving.server.figures import ServerSnapshot
 from ros2_rfm_serving.server.sessions import SessionKey
 from ros2_rfm_serving.simulation.client import Client
@@ -87,7 +87,7 @@ class Host:
         self._lives, self._loaded_s = 1, math.nan
         self.loads = False
         """The server loads a model, for which no request waited when it began."""
-        self._in_progress: set[Work] = set()
+        self._in_progress: set[RunningBatch] = set()
         self._num_own = 0
         """Number of them on its own GPU."""
         self._busy_since_s = self._looks_s = math.inf
@@ -96,7 +96,7 @@ class Host:
 
     def _started(self, config: ServerConfig) -> ModelServer:
         tiers = [
-            Tier(
+            EngineConfig(
                 engine=gpu.engine,
                 batch_size=gpu.engine.max_batch_size,
                 max_concurrent=gpu.max_concurrent,
@@ -274,15 +274,15 @@ class Host:
             while (work := server.loop.begin(now_s, tier)) is not None:
                 self.begun(work)
                 gpu.start(work, server.loop.run, self._return if tier else self.ended)
-        looks_s = server.loop.look_again_s
+        looks_s = server.loop.poll_at_s
         if now_s < looks_s < math.inf and looks_s != self._looks_s:
             self._looks_s = looks_s
             self._events.at(looks_s, self._look_again, looks_s)
 
-    def begun(self, work: Work) -> None:
-        if not work.tier and not self._num_own:
+    def begun(self, work: RunningBatch) -> None:
+        if not work.queue_index and not self._num_own:
             self._busy_since_s = self._events.now_s
-        self._num_own += not work.tier
+        self._num_own += not work.queue_index
         self._in_progress.add(work)
 
     def over(self) -> None:
@@ -303,15 +303,15 @@ class Host:
             for copy in self._roads.told(client.wire.deliveries(DOWN, now_s), client.name, self.name):
                 self._events.soon(copy.delay_s, client.ask_again, request)
 
-    def _return(self, work: Work, answers: Answers) -> None:
+    def _return(self, work: RunningBatch, answers: Answers) -> None:
         """Add the way there and back of a request that overflowed."""
-        self._events.at(self._events.now_s + self._round_trips_s[work.tier], self.ended, work, answers)
+        self._events.at(self._events.now_s + self._round_trips_s[work.queue_index], self.ended, work, answers)
 
-    def ended(self, work: Work, answers: Answers) -> None:
+    def ended(self, work: RunningBatch, answers: Answers) -> None:
         if work not in self._in_progress:
             return  # a crash came first
         self._in_progress.remove(work)
-        if not work.tier:
+        if not work.queue_index:
             self._num_own -= 1
             if not self._num_own:
                 self._count_busy()

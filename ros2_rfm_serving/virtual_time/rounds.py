@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ros2_rfm_serving.server import EngineLoop, Work
+from ros2_rfm_serving.server import EngineLoop, RunningBatch
 from ros2_rfm_serving.types import EngineReply
 from ros2_rfm_serving.virtual_time.events import Events
 
@@ -15,8 +15,8 @@ Answers = Sequence[EngineReply | None]
 class Body(Protocol):
     """Owner of the server, which is called as work begins and ends."""
 
-    def begun(self, work: Work) -> None: ...
-    def ended(self, work: Work, answers: Answers) -> None: ...
+    def begun(self, work: RunningBatch) -> None: ...
+    def ended(self, work: RunningBatch, answers: Answers) -> None: ...
     def over(self) -> None:
         """Process the end of a round, after which new work may begin."""
 
@@ -62,15 +62,15 @@ class Rounds:
         rows = self._loop.advancing(self._events.now_s, self._turn_s)
         self._busy, self._turn_s = False, 0.0
         if rows:
-            self._then(self._turned, lambda: self._loop.turn(rows))
-        elif self._loop.look_again_s <= self._events.now_s:
+            self._then(self._turned, lambda: self._loop.iterate(rows))
+        elif self._loop.poll_at_s <= self._events.now_s:
             self._body.over()
 
-    def _turned(self, ended: Sequence[tuple[Work, Answers]], took_s: float) -> None:
+    def _turned(self, ended: Sequence[tuple[RunningBatch, Answers]], took_s: float) -> None:
         self._turn_s = took_s
         self._answered(ended, took_s)
 
-    def _answered(self, ended: Sequence[tuple[Work, Answers]], took_s: float) -> None:
+    def _answered(self, ended: Sequence[tuple[RunningBatch, Answers]], took_s: float) -> None:
         for work, answers in ended:
             self._body.ended(work, answers)
         self._busy = False

@@ -19,7 +19,7 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.profiles.arrivals import Arrival, ArrivalProcess, ClosedLoop
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.server import ModelServer, RunningBatch, ServerConfig
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, InferenceRequest, ObservationRequest, RequestId, SessionRequest
 from ros2_rfm_serving.virtual_time.events import Events
@@ -132,15 +132,15 @@ class _UnderLoad:
             while len(self._latencies_s) < num_requests:
                 self._events.next()
         finally:
-            self._engine.leave([work.number for work in self._server.brain.works])
+            self._engine.leave([work.number for work in self._server.core.works])
         return self._latencies_s[:num_requests]
 
     # --- methods of `Rounds`' owner ---
 
-    def begun(self, work: Work) -> None:
+    def begun(self, work: RunningBatch) -> None:
         """Ignore the beginning of work."""
 
-    def ended(self, work: Work, answers: Answers) -> None:
+    def ended(self, work: RunningBatch, answers: Answers) -> None:
         now_s = self._events.now_s
         self._server.loop.complete(work, answers, now_s)
         for waiting, answer in zip(work.batch, answers, strict=True):
@@ -188,7 +188,7 @@ class _UnderLoad:
             robot=robot, component=SYSTEM1, session_epoch=self._epochs[robot], episode=1, sequence=self._sequences[robot]
         )
         observation = ObservationRequest(id=request, stamp_ns=0, instruction="", state=self._blank.state)
-        with self._server.deciding() as brain:
+        with self._server.locked_core() as brain:
             brain.deposit(replace(self._blank, id=request), observation, self._events.now_s)
 
     def _open(self, robot: str) -> int:

@@ -26,7 +26,7 @@ from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.server.horizon import outlooks
+from ros2_rfm_serving.server.horizon import horizon_decisions
 from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, HorizonRequest, InferenceRequest, RequestId, empty
 from ros2_rfm_serving.worlds.metaworld import ALL_TASKS, CAMERAS, MetaworldArm
 
@@ -142,7 +142,7 @@ class Stage:
         )
 
     def execute(self, reply: EngineReply) -> None:
-        (outlook,) = outlooks([self._job.horizon], [reply])
+        (outlook,) = horizon_decisions([self._job.horizon], [reply])
         self.act(reply.chunk_robot[: outlook.execution_horizon])
 
     def act(self, rows: Array) -> None:

@@ -171,14 +171,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a chunk of NaN leaves the server",
-        file="server/running.py",
+        file="server/engine_runner.py",
         old='(("chunk_model", answer.chunk_model), ("chunk_robot", answer.chunk_robot)):',
         new='(("chunk_model", answer.chunk_model),):',
         tests=SERVER,
     ),
     Mutant(
         name="what began before a reset is answered after it",
-        file="server/brain.py",
+        file="server/core.py",
         old="return self.mailboxes.discard((robot, component), before_episode=episode)",
         new="return self.mailboxes.discard((robot, component), before_episode=0)",
         tests=SERVER,
@@ -311,7 +311,7 @@ MUTANTS = (
     ),
     Mutant(
         name="pipelined sessions' rows take the places of others",
-        file="server/tiers.py",
+        file="server/engine_queues.py",
         old="else self.batch_size + self._promised",
         new="else self.batch_size",
         tests=SERVER,

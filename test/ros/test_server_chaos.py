@@ -112,7 +112,7 @@ class Rig:
         self.server = ModelServer(ServerConfig(name="s1", batch_size=4, max_concurrent=max_concurrent), engine)
         deliver = Delivery(self.doors.topics, self.doors.infer, self.doors.gateway)  # type: ignore[arg-type]
         self.threads = EngineThreads(
-            self.server, lambda done, failed: deliver(done, failed, self.server.mishap), self.logged.append
+            self.server, lambda done, failed: deliver(done, failed, self.server.count_fault), self.logged.append
         )
         self.epochs = {robot: self.server.open_session(session_request(robot)).session_epoch for robot in ("r1", "goal", "ws")}
         self._sequence = 0
@@ -163,7 +163,7 @@ def test_an_error_that_nobody_foresaw_is_logged_a_few_times_and_the_thread_lives
 ) -> None:
     rig = Rig(FakeEngine())
     with monkeypatch.context() as broken:
-        broken.setattr(rig.server._lanes[0].running if method == "run" else rig.server.loop, method, raising(error))
+        broken.setattr(rig.server._queues[0].running if method == "run" else rig.server.loop, method, raising(error))
         for robot, epoch in rig.epochs.items():
             rig.server.submit(observation(epoch, 1, robot), time.monotonic())
         rig.threads.wake()
@@ -173,7 +173,7 @@ def test_an_error_that_nobody_foresaw_is_logged_a_few_times_and_the_thread_lives
     if method != "begin":
         assert {"goal", "r1", "ws"} <= set(rig.doors.told), "nobody waits for what will not come"
     if method == "complete_all":
-        rig.server._lanes[0]._ends_s.clear()
+        rig.server._queues[0]._expected_end_s.clear()
     rig._sequence = 1
     rig.ask()
     assert {"goal", "r1", "ws"} <= set(rig.doors.sent)
@@ -185,7 +185,7 @@ def test_calls_that_run_at_once_end_whatever_happens(error: BaseException, monke
     engine = Waits()
     rig = Rig(engine, max_concurrent=2)
     with monkeypatch.context() as broken:
-        broken.setattr(rig.server._lanes[0].running, "run", raising(error))
+        broken.setattr(rig.server._queues[0].running, "run", raising(error))
         rig.ask()
         assert rig.server.refused["worker_error"] == 3 and len(rig.logged) == 3
         assert set(rig.doors.told) == {"goal", "r1", "ws"}

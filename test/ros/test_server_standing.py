@@ -66,12 +66,12 @@ def test_what_goes_wrong_while_problems_are_said_is_said_the_next_time() -> None
         """Another thread counts something whenever this is looked at."""
 
         def get(self, *_: Any) -> Any:
-            server.mishap(f"kind_{len(server.problems)}", "x")
+            server.count_fault(f"kind_{len(server.problems)}", "x")
             return float("-inf")
 
     standing = Standing.__new__(Standing)
     standing._server, standing._said_s = lambda: server, Meanwhile()
     standing._node = SimpleNamespace(get_logger=lambda: SimpleNamespace(error=said.append))
-    server.mishap("engine_error", "y")
+    server.count_fault("engine_error", "y")
     standing._say_problems()
     assert said == ["engine_error: y"] and server.problems.keys() == {"kind_1"}

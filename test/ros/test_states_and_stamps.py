@@ -98,7 +98,7 @@ def test_people_see_every_state_of_a_server_by_its_name(state: ServerState) -> N
 def test_what_a_server_counts_leaves_its_process() -> None:
     """Every figure of the snapshot is in the status, and so in the diagnostics."""
     server = ModelServer(ServerConfig(name="s1"), FakeEngine())
-    server.brain._refetched = 7
+    server.core._refetched = 7
     given = "s1", ServerState.READY, "", ScheduleFollower(), Counter(bad_schedule=2), server, 1.0
     status = server_status.status_message(*given, former={})
     assert vars(server.snapshot(1.0)).keys() <= status.get_fields_and_field_types().keys()

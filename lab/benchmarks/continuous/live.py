@@ -132,7 +132,7 @@ class Robots:
         id_ = self._ids[robot] = replace(self._ids[robot], sequence=self._ids[robot].sequence + 1)
         observation = ObservationRequest(id=id_, stamp_ns=0, instruction="", state=self._request.state, report=NO_REPORT)
         self._wanted_s[id_] = wanted_s
-        with self._server.deciding() as brain:
+        with self._server.locked_core() as brain:
             brain.deposit(replace(self._request, id=id_), observation, at_s)
 
     @property
@@ -255,7 +255,7 @@ class Bench:
         with clock.stopped():
             robots.take(replies)
         if not replies and not server.loop.num_in_flight():
-            clock.wait_until(min(next_ask_s, server.loop.look_again_s), asleep_s=before_s)
+            clock.wait_until(min(next_ask_s, server.loop.poll_at_s), asleep_s=before_s)
         return replies
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ros2_rfm_serving.dispatch import DispatchPolicy
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.profiles import FixedService
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
+from ros2_rfm_serving.server import EngineConfig, ModelServer, RunningBatch, ServerConfig
 from ros2_rfm_serving.types import (
     NO_ROWS,
     NO_VALUES,
@@ -125,7 +125,9 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._robots: dict[str, Robot] = {}
         engine = InstantEngine(config.batch_size)
-        away = Tier(engine=engine, batch_size=config.batch_size, round_trip_s=round_trip_s, batches_in_flight=batches_in_flight)
+        away = EngineConfig(
+            engine=engine, batch_size=config.batch_size, round_trip_s=round_trip_s, batches_in_flight=batches_in_flight
+        )
         more = [away for _ in laws[1:]]
         self._free_s = [0.0 for _ in laws]
         self.server = ModelServer(replace(config, max_sessions=100_000), engine, *more, policy=policy)
@@ -180,10 +182,10 @@ class World:
                 away_s = self._round_trip_s if tier else 0.0
                 self._free_s[tier] = max(self._now_s, self._free_s[tier]) + law.mean_s(len(work.batch))
                 self._at(self._free_s[tier] + away_s, self._done, work)
-            elif not tier and self.server.loop.look_again_s < float("inf"):
-                self._at(self.server.loop.look_again_s, self._serve)
+            elif not tier and self.server.loop.poll_at_s < float("inf"):
+                self._at(self.server.loop.poll_at_s, self._serve)
 
-    def _done(self, work: Work) -> None:
+    def _done(self, work: RunningBatch) -> None:
         answers = self.server.loop.run(work)
         for waiting, reply in zip(work.batch, self.server.loop.complete(work, answers, self._now_s), strict=True):
             self.outcome.in_time.append(self._now_s - waiting.since_s <= self._slo_s)

@@ -13,7 +13,7 @@ from lab.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot
 from ros2_rfm_serving.dispatch import DispatchPolicy
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.profiles import FixedService
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
+from ros2_rfm_serving.server import EngineConfig, ModelServer, RunningBatch, ServerConfig
 from ros2_rfm_serving.types import SYSTEM1, EngineReply, ObservationRequest, SessionGrant, SessionRequest
 from ros2_rfm_serving.virtual_time.events import Events, source
 
@@ -150,7 +150,7 @@ class TraceServer:
             profile_s=first.profile_s,
         )
         tiers = [
-            Tier(
+            EngineConfig(
                 engine=e.engine,
                 batch_size=MAX_BATCH_SIZE,
                 batches_in_flight=deployment.batches_in_flight,
@@ -206,11 +206,11 @@ class TraceServer:
                 self.busy_s[tier] += engine.spent_s
                 self.num_batches += 1
                 self._events.at(engine.ends_s(now_s) + self._round_trips_s[tier], self._done, work, answers)
-            if now_s < self.server.loop.look_again_s < math.inf and self.server.loop.look_again_s != self._looks_s:
-                self._looks_s = self.server.loop.look_again_s
+            if now_s < self.server.loop.poll_at_s < math.inf and self.server.loop.poll_at_s != self._looks_s:
+                self._looks_s = self.server.loop.poll_at_s
                 self._events.at(self._looks_s, self._serve)
 
-    def _done(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
+    def _done(self, work: RunningBatch, answers: Sequence[EngineReply | None]) -> None:
         for reply in self.server.loop.complete(work, answers, self._events.now_s):
             self._events.at(self._events.now_s + self.way_s, self._clients[reply.id.robot].receive, reply)
         self._serve()

@@ -22,10 +22,10 @@ from ros2_rfm_serving.audit.servers.replay import ServerReplay
 from ros2_rfm_serving.audit.servers.rows import Rows
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.server import RunningBatch
+from ros2_rfm_serving.server.engine_runner import EngineRunner
 from ros2_rfm_serving.server.intake import readying
-from ros2_rfm_serving.server.running import Running
-from ros2_rfm_serving.server.stepping import StepRunning, running_of
+from ros2_rfm_serving.server.step_engine_runner import StepEngineRunner, runner_of
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ObservationRequest, RequestId
 
 MOST_TOLD = 8
@@ -83,10 +83,10 @@ class Inference:
         self._observations = observations
         self._make, self._alone = make, alone
         self._replay: ServerReplay | None = None
-        self._running: Running | None = None
+        self._running: EngineRunner | None = None
         self._given: dict[RequestId, Mapping[str, Any]] = {}
         """Records of waiting requests."""
-        self._batches: dict[int, tuple[Work, list[InferenceRequest]]] = {}
+        self._batches: dict[int, tuple[RunningBatch, list[InferenceRequest]]] = {}
         self._replies: dict[int, list[Mapping[str, Any]]] = {}
         self._rows: Rows | None = None
         """State of step-by-step rows; None while whole batches run."""
@@ -124,7 +124,7 @@ class Inference:
         except RfmError as error:
             self.result.say(str(error))
         else:
-            self._running = running_of(engine, lambda kind, problem: self.result.say(f"{kind}: {problem}"))
+            self._running = runner_of(engine, lambda kind, problem: self.result.say(f"{kind}: {problem}"))
 
     def _restore(self, record: Mapping[str, Any]) -> None:
         if self._replay is None:
@@ -156,8 +156,8 @@ class Inference:
 
     def _rows_of(self, replay: ServerReplay, *, in_flight: bool) -> None:
         """Update whether rows go on one by one. in_flight: their present rows began before the first known record."""
-        flight = replay.core.lanes[0].view.in_flight if replay.core is not None else None
-        if flight is None or not isinstance(self._running, StepRunning):
+        flight = replay.core.queues[0].view.in_flight if replay.core is not None else None
+        if flight is None or not isinstance(self._running, StepEngineRunner):
             self._rows = None
         elif self._rows is None:
             self._rows = Rows(self._running, list(flight.rows) if in_flight else [])
@@ -172,12 +172,12 @@ class Inference:
             for number in step["leave"]:
                 self._batches.pop(number, None)
 
-    def _begun(self, work: Work, replay: ServerReplay) -> None:
-        if not work.tier:
+    def _begun(self, work: RunningBatch, replay: ServerReplay) -> None:
+        if not work.queue_index:
             self._rows_of(replay, in_flight=False)
         rows = [self._row(waiting.request) for waiting in work.batch]
         known = [row for row in rows if row is not None]
-        if self._running is None or work.tier:
+        if self._running is None or work.queue_index:
             self.result.skipped += 1
         elif self._rows is not None and not work.whole:
             self._rows.begun(work.number, rows[0])
@@ -210,7 +210,7 @@ class Inference:
             del self._batches[work.number], self._replies[work.number]
             self._end(work, rows, replies)
 
-    def _end(self, work: Work, rows: Sequence[InferenceRequest], replies: Sequence[Mapping[str, Any]]) -> None:
+    def _end(self, work: RunningBatch, rows: Sequence[InferenceRequest], replies: Sequence[Mapping[str, Any]]) -> None:
         assert self._running is not None
         if self._rows is None or work.whole:
             self._compare(rows, self._running.run(rows, 0), replies)
@@ -235,7 +235,7 @@ class Inference:
             if self._alone and reply["result"]["served"]["batch_size"] > 1 and answer is not None and answer.chunk_model.size:
                 self._compare_alone(row, answer, self._running)
 
-    def _compare_alone(self, row: InferenceRequest, answer: EngineReply, running: Running) -> None:
+    def _compare_alone(self, row: InferenceRequest, answer: EngineReply, running: EngineRunner) -> None:
         (alone,) = running.run([row], 0)
         error = _apart(alone, answer)
         if alone is None or error <= ALONE_LIMIT or error > (edge := _last_bit(row, alone, running)):
@@ -250,7 +250,7 @@ def _apart(one: EngineReply | None, other: EngineReply) -> float:
     return float("inf") if one is None else float(np.abs(one.chunk_model - other.chunk_model).max())
 
 
-def _last_bit(row: InferenceRequest, alone: EngineReply, running: Running) -> float:
+def _last_bit(row: InferenceRequest, alone: EngineReply, running: EngineRunner) -> float:
     """Return the effect of the state's last bits, each moved up or down by a draw, on a row that runs alone."""
     ups = np.random.default_rng(0).choice(np.asarray([-np.inf, np.inf], np.float32), (NUM_DRAWS, *row.state.shape))
     replies = [running.run([replace(row, state=np.nextafter(row.state, up))], 0)[0] for up in ups]

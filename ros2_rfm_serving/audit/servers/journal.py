@@ -11,9 +11,9 @@ from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.audit.servers.records import COUNTS, image_bytes, kind_of, record_of
 from ros2_rfm_serving.audit.servers.snapshots import NO_MODEL, State, described, encoded, state_of
 from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
-from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
+from ros2_rfm_serving.server import ModelServer, ServerConfig, ServerCore
 
-URGENT = frozenset({"open_session", "close_session", "take_new", "resize", "reconfigure", "collect_sessions"})
+URGENT = frozenset({"open_session", "close_session", "set_accepting", "resize", "reconfigure", "collect_sessions"})
 """Methods after whose calls a page is sent at once."""
 MAX_NOTES = 20_000
 """Largest number of waiting notes; beyond it notes are dropped, and another chain begins."""
@@ -73,7 +73,7 @@ class ServerJournal:
 
     def _leave(self) -> None:
         if self._server is not None and self._witnesses:
-            self._server.witness(unwitnessed)
+            self._server.record_calls(unwitnessed)
         self._witnesses = False
         self._notes.clear()
         self._written_bytes = self._kept_bytes
@@ -89,7 +89,7 @@ class ServerJournal:
         """Return the keys of a chain's first record: what a server of the same decisions and engine is made from."""
         if self._server is None:
             return {"config": None, "contract": None, "limits": None, "engine": None}
-        with self._server.deciding() as core:
+        with self._server.locked_core() as core:
             config, contract, limits = core.config, core.contract, core.limits
         return {**described(config, contract, limits), "engine": dict(self._engine)}
 
@@ -98,13 +98,13 @@ class ServerJournal:
         if self._server is None:
             return NO_MODEL
         taken: list[tuple[ServerConfig, State]] = []
-        self._server.witness(partial(self._photograph, taken))
+        self._server.record_calls(partial(self._photograph, taken))
         notes, self._taken = self._taken, []
         self._note(notes)
         ((config, state),) = taken
-        return {**described(config, self._server.contract, self._server.brain.limits), **encoded(state)}
+        return {**described(config, self._server.contract, self._server.core.limits), **encoded(state)}
 
-    def _photograph(self, taken: list[tuple[ServerConfig, State]], brain: ServerBrain) -> ServerBrain:
+    def _photograph(self, taken: list[tuple[ServerConfig, State]], brain: ServerCore) -> ServerCore:
         """Take the state of the core and begin to record it, while the server's lock is held."""
         plain = unwitnessed(brain) if self._witnesses else brain
         taken.append((plain.config, state_of(plain)))

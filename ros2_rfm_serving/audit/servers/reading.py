@@ -10,8 +10,8 @@ from typing import Any
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.values import SERVER_EVENTS
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import ServerBrain, events
-from ros2_rfm_serving.server.horizon import Outlook, policy
+from ros2_rfm_serving.server import ServerCore, events
+from ros2_rfm_serving.server.horizon import HorizonDecision, policy
 
 
 def event_of(record: Mapping[str, Any]) -> tuple[events.Event, float]:
@@ -24,13 +24,13 @@ def event_of(record: Mapping[str, Any]) -> tuple[events.Event, float]:
     return event, now_s
 
 
-def decided_again(event: events.AnswerReceived, core: ServerBrain, updates_digest: str) -> events.AnswerReceived:
+def decided_again(event: events.AnswerReceived, core: ServerCore, updates_digest: str) -> events.AnswerReceived:
     """Return an answer with the decision that its horizon policy makes from the recorded confidence.
 
     The recorded decision stays where another server made it, and where the policy failed, so that there is no confidence.
     Raises: `RfmError` for a batch that does not run.
     """
-    answer, outlook = event.answer, event.outlook
+    answer, outlook = event.answer, event.horizon_decision
     if answer is None or not len(answer.chunk_robot) or answer.execution_horizon:
         return event
     if not outlook.confidence.size and (updates_digest or answer.confidence.size):
@@ -41,7 +41,7 @@ def decided_again(event: events.AnswerReceived, core: ServerBrain, updates_diges
         steps = outlook.execution_horizon
         with contextlib.suppress(Exception):  # a policy may be foreign code; the server also went on without it
             steps = min(operator.index(policy(horizon.policy).rows(outlook.confidence, horizon)), len(answer.chunk_robot))
-    return events.AnswerReceived(event.batch, event.position, answer, Outlook(steps, outlook.confidence))
+    return events.AnswerReceived(event.batch, event.position, answer, HorizonDecision(steps, outlook.confidence))
 
 
 def image_digests(observation: Mapping[str, Any]) -> dict[str, str]:

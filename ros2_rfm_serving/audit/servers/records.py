@@ -14,7 +14,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.servers.witness import INPUTS, Note
 from ros2_rfm_serving.dispatch.waiting_request import bare
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.server import ServerSnapshot, Work, events
+from ros2_rfm_serving.server import RunningBatch, ServerSnapshot, events
 from ros2_rfm_serving.types import (
     NO_ROWS,
     NO_UPDATES,
@@ -78,7 +78,7 @@ def record_of(note: Note, padded: Padded = lambda engine, rows: rows) -> dict[st
 def decided(event: events.Event, answer: Any, next_poll_s: float, request: RequestId | None) -> dict[str, Any]:
     """Return the keys of a record that the decision core determines.
 
-    answer: result of the event, or the error that it raised. next_poll_s: `ServerBrain.look_again_s` after it. request: the request
+    answer: result of the event, or the error that it raised. next_poll_s: `ServerCore.poll_at_s` after it. request: the request
     that an `AnswerReceived` is about.
     """
     told = {} if request is None else {"request": codec.plain(request)}
@@ -93,7 +93,7 @@ def decided(event: events.Event, answer: Any, next_poll_s: float, request: Reque
 def _result(event: events.Event, answer: Any) -> Any:
     if type(event) in REFUSED_REQUESTS:  # the session, which is part of the core
         return None
-    if isinstance(answer, Work):
+    if isinstance(answer, RunningBatch):
         ids = [codec.plain(waiting.request.id) for waiting in answer.batch]
         return {"batch": answer.number, "requests": ids, "is_whole": answer.whole}
     if isinstance(event, events.AnswerReceived):
@@ -123,7 +123,7 @@ def without_arrays(event: events.Event) -> events.Event:
     if isinstance(event, events.RequestEnqueued):
         return events.RequestEnqueued(_request(event.request), _observation(event.observation))
     if isinstance(event, events.AnswerReceived) and event.answer is not None:
-        return events.AnswerReceived(event.batch, event.position, _answer(event.answer), event.outlook)
+        return events.AnswerReceived(event.batch, event.position, _answer(event.answer), event.horizon_decision)
     return event
 
 
@@ -145,7 +145,7 @@ def _measured(note: Note, event: events.Event, padded: Padded) -> dict[str, Any]
     """Return the keys of a record that the decision core does not determine: digests of arrays, and what engines compute."""
     if isinstance(event, events.RequestEnqueued):
         return {"inputs_digest": inputs_of(event.observation), "noise_seed": noise_of(event.request.id)}
-    if isinstance(event, events.EnginePolled) and isinstance(note.answer, Work):
+    if isinstance(event, events.EnginePolled) and isinstance(note.answer, RunningBatch):
         return {"padded_rows": padded(event.engine, len(note.answer.batch))}
     if isinstance(event, events.AnswerReceived) and isinstance(note.answer, ActionChunk) and event.answer is not None:
         updates = event.answer.updates

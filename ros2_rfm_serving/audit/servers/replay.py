@@ -8,7 +8,7 @@ from typing import Any
 from ros2_rfm_serving.audit.servers.reading import decided_again, event_of
 from ros2_rfm_serving.audit.servers.records import BATCH, EVENT, REPLY, REQUEST, decided
 from ros2_rfm_serving.audit.servers.snapshots import NO_MODEL, restored, snapshot_of
-from ros2_rfm_serving.server import ServerBrain, Work, events
+from ros2_rfm_serving.server import RunningBatch, ServerCore, events
 
 DECISIONS = frozenset({EVENT, REQUEST, BATCH, REPLY})
 
@@ -17,7 +17,7 @@ class ServerReplay:
     """Implementation of `audit.replay.Replayer` for servers."""
 
     def __init__(self) -> None:
-        self.core: ServerBrain | None = None
+        self.core: ServerCore | None = None
         """Restored core; None without a model."""
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ class ServerReplay:
     def snapshot(self) -> Mapping[str, Any]:
         return NO_MODEL if self.core is None else snapshot_of(self.core)
 
-    def work(self, number: int) -> Work:
+    def work(self, number: int) -> RunningBatch:
         """Return a batch in progress. Raises: `RfmError` when there is none with this number."""
         assert self.core is not None
         return self.core.work(number)
@@ -38,7 +38,7 @@ class ServerReplay:
         event, now_s = event_of(record)
         return self._decided(self.core, event, now_s, str(record.get("updates_digest") or ""))
 
-    def _decided(self, core: ServerBrain, event: events.Event, now_s: float, updates_digest: str) -> Mapping[str, Any]:
+    def _decided(self, core: ServerCore, event: events.Event, now_s: float, updates_digest: str) -> Mapping[str, Any]:
         request = None
         try:
             if isinstance(event, events.AnswerReceived):
@@ -47,5 +47,5 @@ class ServerReplay:
             answer = core.handle(event, now_s)
         except Exception as error:
             answer = error
-        core.mishaps.clear()
-        return decided(event, answer, core.look_again_s, request)
+        core.faults.clear()
+        return decided(event, answer, core.poll_at_s, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ros2_rfm_serving.server.stepping import StepRunning
+from ros2_rfm_serving.server.step_engine_runner import StepEngineRunner
 from ros2_rfm_serving.types import EngineReply, InferenceRequest
 
 Answered = tuple[InferenceRequest, EngineReply | None]
@@ -14,7 +14,7 @@ class Rows:
     """Rows of one chain, since a snapshot. Rows that the recording lacks are left out, and a row that ran together with one of them
     is not `answered`, because another composition rounds differently."""
 
-    def __init__(self, running: StepRunning, in_flight: Collection[int]) -> None:
+    def __init__(self, running: StepEngineRunner, in_flight: Collection[int]) -> None:
         """Begin with rows in flight, whose requests are unknown."""
         self._running = running
         self._requests: dict[int, InferenceRequest] = {}
@@ -43,7 +43,7 @@ class Rows:
             self._forget(leave)
         self._shared(advance)
         if going := [number for number in advance if number in self._requests]:
-            self._answers |= self._running.turn(going, 0)
+            self._answers |= self._running.iterate(going, 0)
 
     def answered(self, number: int) -> Answered | None:
         """Return the request and today's reply of a row, once; None if it cannot be known."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.errors import RfmError, UnrecordableError
-from ros2_rfm_serving.server import ServerBrain, ServerConfig
-from ros2_rfm_serving.server.tiers import EngineLimits
+from ros2_rfm_serving.server import ServerConfig, ServerCore
+from ros2_rfm_serving.server.engine_queues import EngineLimits
 from ros2_rfm_serving.types import ModelContract
 
 PARTS = ("config", "contract", "limits", "state")
@@ -21,7 +21,7 @@ State = Mapping[str, Any] | UnrecordableError
 """State of a core, or the reason why it has none that can be recorded."""
 
 
-def state_of(core: ServerBrain) -> State:
+def state_of(core: ServerCore) -> State:
     """Return the state of a core, which shares no mutable part with it."""
     try:
         return core.state()
@@ -30,7 +30,7 @@ def state_of(core: ServerBrain) -> State:
 
 
 def described(config: ServerConfig, contract: ModelContract, limits: Sequence[EngineLimits]) -> dict[str, Any]:
-    """Return what `ServerBrain.from_state` needs beside a state, for JSON."""
+    """Return what `ServerCore.from_state` needs beside a state, for JSON."""
     return {"config": codec.plain(config), "contract": codec.plain(contract), "limits": codec.plain(tuple(limits))}
 
 
@@ -44,12 +44,12 @@ def encoded(state: State) -> dict[str, Any]:
         return {"state": None, UNRECORDABLE: str(error)}
 
 
-def snapshot_of(core: ServerBrain) -> dict[str, Any]:
+def snapshot_of(core: ServerCore) -> dict[str, Any]:
     """Return the keys of a snapshot of a core, for JSON."""
     return {**described(core.config, core.contract, core.limits), **encoded(state_of(core))}
 
 
-def restored(snapshot: Mapping[str, Any]) -> ServerBrain | None:
+def restored(snapshot: Mapping[str, Any]) -> ServerCore | None:
     """Return the core of a snapshot record; None: no model was loaded.
     Raises: `RfmError` for a snapshot without a state, and for values that this version does not record."""
     if UNRECORDABLE in snapshot:
@@ -61,4 +61,4 @@ def restored(snapshot: Mapping[str, Any]) -> ServerBrain | None:
         raise RfmError("it is no snapshot of a server")
     if not isinstance(limits, tuple) or not all(isinstance(each, EngineLimits) for each in limits):
         raise RfmError("it is no snapshot of a server: `limits` has no limits of engines")
-    return ServerBrain.from_state(config, contract, limits, state)
+    return ServerCore.from_state(config, contract, limits, state)

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from ros2_rfm_serving.server import ServerBrain, Work, events
+from ros2_rfm_serving.server import RunningBatch, ServerCore, events
 
 INPUTS: Mapping[str, type] = MappingProxyType(
     {
@@ -26,17 +26,17 @@ INPUTS: Mapping[str, type] = MappingProxyType(
         "superseded_early": events.RequestSuperseded,
         "begin": events.EnginePolled,
         "entered": events.BatchesPerceived,
-        "turn": events.SolverStepPolled,
+        "iterate": events.SolverStepPolled,
         "refetches": events.RefetchPolled,
         "ended": events.BatchEnded,
         "reply": events.AnswerReceived,
         "snapshot": events.FiguresRequested,
     }
 )
-"""Method of a `ServerBrain` -> its event, whose fields are the arguments in their order, without the time."""
-DRAIN = "take_new"
+"""Method of a `ServerCore` -> its event, whose fields are the arguments in their order, without the time."""
+DRAIN = "set_accepting"
 """Method with one event for each value of its argument."""
-TIMED = frozenset({"collect_sessions", "charge", "deposit", "begin", "entered", "turn", "refetches", "ended", "snapshot"})
+TIMED = frozenset({"collect_sessions", "charge", "deposit", "begin", "entered", "iterate", "refetches", "ended", "snapshot"})
 """Methods whose last argument is the time."""
 REFUSALS = frozenset({"admitted"})
 """Methods that are recorded only when they refuse, because otherwise they change nothing."""
@@ -52,7 +52,7 @@ class Note(NamedTuple):
     answer: Any
     """Result of the call, or the error that it raised."""
     next_poll_s: float
-    """`ServerBrain.look_again_s` after the decision."""
+    """`ServerCore.poll_at_s` after the decision."""
 
     @property
     def event(self) -> events.Event:
@@ -71,7 +71,7 @@ class Note(NamedTuple):
 
 def _field_of(value: Any) -> Any:
     """Return an argument of a call as an event has it."""
-    if isinstance(value, Work):
+    if isinstance(value, RunningBatch):
         return value.number
     return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 
@@ -79,7 +79,7 @@ def _field_of(value: Any) -> Any:
 class Witness:
     """Proxy of a decision core that notes its calls. Calls are made one at a time, so that the notes are in order."""
 
-    def __init__(self, brain: ServerBrain, clock: Callable[[], float], note: Callable[[Note], None]) -> None:
+    def __init__(self, brain: ServerCore, clock: Callable[[], float], note: Callable[[Note], None]) -> None:
         self.brain, self._clock, self._note = brain, clock, note
         for method in (*INPUTS, DRAIN):
             record = self._refusals if method in REFUSALS else self._noted
@@ -90,20 +90,20 @@ class Witness:
 
     def _noted(self, method: str, decide: Callable[..., Any], *args: Any) -> Any:
         answer = self._refusals(method, decide, *args)
-        self._note(Note(self._clock(), method, args, answer, self.brain.look_again_s))
+        self._note(Note(self._clock(), method, args, answer, self.brain.poll_at_s))
         return answer
 
     def _refusals(self, method: str, decide: Callable[..., Any], *args: Any) -> Any:
         try:
             return decide(*args)
         except Exception as error:
-            self._note(Note(self._clock(), method, args, error, self.brain.look_again_s))
+            self._note(Note(self._clock(), method, args, error, self.brain.poll_at_s))
             raise
 
 
-def witnessed(brain: ServerBrain, clock: Callable[[], float], note: Callable[[Note], None]) -> ServerBrain:
-    return cast(ServerBrain, Witness(brain, clock, note))
+def witnessed(brain: ServerCore, clock: Callable[[], float], note: Callable[[Note], None]) -> ServerCore:
+    return cast(ServerCore, Witness(brain, clock, note))
 
 
-def unwitnessed(brain: ServerBrain) -> ServerBrain:
+def unwitnessed(brain: ServerCore) -> ServerCore:
     return cast(Witness, brain).brain

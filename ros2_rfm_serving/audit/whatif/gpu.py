@@ -14,7 +14,7 @@ import numpy as np
 from ros2_rfm_serving.audit.whatif.case import Batch, ServerCase
 from ros2_rfm_serving.audit.whatif.network import window
 from ros2_rfm_serving.engines.emulated import VERDICTS, EmulatedEngine, EmulatedSpec
-from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.server import RunningBatch
 from ros2_rfm_serving.server.horizon import policy as horizon_policy
 from ros2_rfm_serving.simulation.gpu import Done, Run
 from ros2_rfm_serving.types import NO_VALUES, SYSTEM2, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
@@ -155,21 +155,21 @@ class RecordedGpu:
         self.ran: list[tuple[float, int]] = []
         """Time and number of requests of every batch."""
         self._spent_s, self._ended_s = 0.0, -math.inf
-        self._in_service: set[Work] = set()
+        self._in_service: set[RunningBatch] = set()
 
     def _spend(self, rows: int) -> None:
         self.ran.append((self._events.now_s, rows))
         size = len(self._in_service) if self.law.is_continuous else rows
         self._spent_s = self.law.draw_s(size, self._events.now_s, self._rng)
 
-    def start(self, work: Work, run: Run, done: Done) -> None:
+    def start(self, work: RunningBatch, run: Run, done: Done) -> None:
         self._in_service.add(work)
         answers = run(work)
         pause_s = self._pause_s if self._events.now_s == self._ended_s else 0.0
         self._ended_s = self._events.now_s + self._spent_s + pause_s
         self._events.at(self._ended_s, self._end, work, answers, done)
 
-    def _end(self, work: Work, answers: Answers, done: Done) -> None:
+    def _end(self, work: RunningBatch, answers: Answers, done: Done) -> None:
         self._in_service.discard(work)
         done(work, answers)
 

@@ -12,7 +12,7 @@ from time import thread_time
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.ros.node.clock import clock
-from ros2_rfm_serving.server.fair import FairQueue
+from ros2_rfm_serving.server.fair_queue import FairQueue
 
 NICENESS = 10
 """Niceness of the threads that decode large images: the engine's and the executor's have precedence. Linux has it per thread."""
@@ -71,7 +71,7 @@ class Line(FairQueue[Any, Any]):
         thread = threading.get_native_id()
         self._begun[thread] = _Since(clock(), self._wait_s(thread), thread_time())
         self._move()
-        return self.take()
+        return self.pop_next()
 
     def end(self, key: Any) -> None:
         self.charge(key, thread_time() - self._begun.pop(threading.get_native_id()).used_s)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.ros.node.clock import clock
 from ros2_rfm_serving.ros.server.runs import Runs
-from ros2_rfm_serving.server import Ended, ModelServer, Work
+from ros2_rfm_serving.server import Ended, ModelServer, RunningBatch
 from ros2_rfm_serving.types import Reply, RequestId
 
 IDLE_WAIT_S = 1.0
@@ -76,7 +76,7 @@ class EngineThread:
         closed(self._server.engine(self._tier), self._log)
 
     def _unforeseen(self, error: BaseException) -> None:
-        self._server.mishap("worker_error", f"{type(error).__name__}: {error}")
+        self._server.count_fault("worker_error", f"{type(error).__name__}: {error}")
         self._log(traceback.format_exc())
         time.sleep(ERROR_PAUSE_S)
 
@@ -92,7 +92,7 @@ class EngineThread:
     def _step(self) -> bool:
         """Run one batch, start one more concurrent one, or run one solver step; return whether anything was done."""
         work = None if self._stopping else self._server.loop.begin(clock(), self._tier)
-        if self._server.loop.steps(self._tier):
+        if self._server.loop.is_iteration_level(self._tier):
             return self._round(work)
         if work is not None:
             self._runs.start(work)
@@ -101,7 +101,7 @@ class EngineThread:
             self._tell([ended])
         return work is not None or ended is not None
 
-    def _round(self, work: Work | None) -> bool:
+    def _round(self, work: RunningBatch | None) -> bool:
         """Run one solver step of all rows in flight, new ones included; return whether any could advance."""
         moved, ended = self._server.loop.round(work, clock)
         if ended:
@@ -125,7 +125,7 @@ class EngineThread:
     def _idle_s(self) -> float:
         if self._tier:
             return IDLE_WAIT_S
-        return max(0.0, min(IDLE_WAIT_S, self._server.loop.look_again_s - clock()))
+        return max(0.0, min(IDLE_WAIT_S, self._server.loop.poll_at_s - clock()))
 
 
 class EngineThreads:
@@ -133,7 +133,7 @@ class EngineThreads:
 
     def __init__(self, server: ModelServer, publish: Publish, log: Callable[[str], None]) -> None:
         self._server = server
-        self._tiers = [EngineThread(server, publish, log, tier) for tier in range(server.num_tiers)]
+        self._tiers = [EngineThread(server, publish, log, tier) for tier in range(server.num_queues)]
 
     def wake(self) -> None:
         for tier in self._tiers:

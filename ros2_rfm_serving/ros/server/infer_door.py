@@ -126,7 +126,7 @@ class InferDoor:
         if serving is None or not (insists or self._of_all.insists(TOLD, now_s)):
             return GoalResponse.ACCEPT
         if insists:
-            self._quotas.take(client, self._limits().rate_hz or math.inf, now_s)
+            self._quotas.try_acquire(client, self._limits().rate_hz or math.inf, now_s)
         serving[0].count("infer_over_quota")
         return GoalResponse.REJECT
 
@@ -172,12 +172,12 @@ class InferDoor:
         if len(self._waiting) >= limits.waiting:
             server.count("infer_full")
             raise CapacityError(f"{len(self._waiting)} goals of infer wait already (`infer_waiting`); try again")
-        if not self._quotas.take(client, rate_hz, now_s):
+        if not self._quotas.try_acquire(client, rate_hz, now_s):
             server.count("infer_over_quota")
             who = f"client {client!r}" if client else "a client without a name"
             raise CapacityError(f"{who} asks more than {limits.rate_hz:g} times a second (`infer_rate_hz`)")
         self._of_all.become(ALL * rate_hz, BURST)
-        if not self._of_all.take(now_s, refused_cost=0.0):
+        if not self._of_all.try_acquire(now_s, refused_cost=0.0):
             server.count("infer_over_quota")
             raise CapacityError(f"all clients ask more than {ALL * rate_hz:g} times a second ({ALL} times `infer_rate_hz`)")
 

@@ -71,7 +71,7 @@ class Intake:
             self._complain(error)
             return
         except Exception as error:  # an arriving message may end nothing but itself
-            self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
+            self._server.count_fault("intake_error", f"{type(error).__name__}: {error}")
             return
         self.put(request, arrived_s, self._complain)
 
@@ -160,7 +160,7 @@ class Intake:
         except BadMessageError as error:
             item.refused(error)
         except (Exception, SystemExit) as error:  # a decoder is foreign code: its failure costs this message alone
-            self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
+            self._server.count_fault("intake_error", f"{type(error).__name__}: {error}")
             item.refused(BadMessageError("intake_error", "the request could not be read; the server's log says why"))
         else:
             self._wake()

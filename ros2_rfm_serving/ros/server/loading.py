@@ -21,8 +21,8 @@ from ros2_rfm_serving.ros.server.engine_thread import closed
 from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions
+from ros2_rfm_serving.server.engine_queues import EngineConfig
 from ros2_rfm_serving.server.rehearsal import step_costs
-from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import EngineReply, ModelContract, Placement
 
 NEWS_PERIOD_S = 5.0
@@ -90,7 +90,7 @@ class Loading:
         self._unwanted = True
         self._thread.join()
         if isinstance(self.outcome, Loaded):
-            for tier in range(self.outcome.server.num_tiers):
+            for tier in range(self.outcome.server.num_queues):
                 closed(self.outcome.server.engine(tier), self._log)
         self.outcome = UNWANTED
 
@@ -135,7 +135,7 @@ class Loading:
     def _served(self, engine: Engine, check_parity: bool) -> ModelServer:
         """Return the server of an engine, after parity check and warm-up. When anything raises, everything that was built is
         closed: otherwise the next attempt would find the GPU's memory occupied."""
-        overflow: tuple[Tier, ...] = ()
+        overflow: tuple[EngineConfig, ...] = ()
         try:
             if check_parity or engine.must_agree:
                 self._doing = self._comparing
@@ -157,7 +157,9 @@ def _at(options: Mapping[str, Any]) -> str:
     return f" at {options['dtype']}" if options.get("dtype") else ""
 
 
-def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
+def _overflow(
+    params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]
+) -> tuple[EngineConfig, ...]:
     """Return the overflow tier; empty when it is unavailable, which costs speed and nothing else.
     Raises: `ModelError` when it serves another model."""
     spec = params.overflow_spec(placement)
@@ -178,14 +180,14 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
     return (_elsewhere(engine, params),)
 
 
-def _elsewhere(engine: Engine, params: ServerParams) -> Tier:
+def _elsewhere(engine: Engine, params: ServerParams) -> EngineConfig:
     """Return the tier of a remote engine; batches in flight share its connections."""
     batches = min(params.overflow_batches_in_flight, engine.max_batch_size)
     rows = engine.max_batch_size // batches
-    return Tier(engine=engine, batch_size=rows, batches_in_flight=batches, round_trip_s=params.overflow_round_trip_s)
+    return EngineConfig(engine=engine, batch_size=rows, batches_in_flight=batches, round_trip_s=params.overflow_round_trip_s)
 
 
-def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:
+def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[EngineConfig, ...]) -> ModelServer:
     """Warm up, rehearse and measure the engine, and return its server. Raises: `ModelError`."""
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)

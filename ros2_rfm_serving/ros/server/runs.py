@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.server import RunningBatch
 from ros2_rfm_serving.types import EngineReply
 
 Answers = list[EngineReply | None]
@@ -17,16 +17,16 @@ Unforeseen = Callable[[BaseException], None]
 class Runs:
     """Runs for one caller's thread. On any thread, `unforeseen` gets an exception of `run`, and `woken` is called at its end."""
 
-    def __init__(self, run: Callable[[Work], Answers], woken: Woken, unforeseen: Unforeseen, *, at_once: bool) -> None:
+    def __init__(self, run: Callable[[RunningBatch], Answers], woken: Woken, unforeseen: Unforeseen, *, at_once: bool) -> None:
         self._run, self._woken, self._unforeseen, self.at_once = run, woken, unforeseen, at_once
         self._num_open = 0
-        self._ended: deque[tuple[Work, Answers]] = deque()
+        self._ended: deque[tuple[RunningBatch, Answers]] = deque()
 
     def __len__(self) -> int:
         """Number of runs that `ended` has not returned yet."""
         return self._num_open
 
-    def start(self, work: Work) -> None:
+    def start(self, work: RunningBatch) -> None:
         self._num_open += 1
         if not self.at_once:
             self._work(work)
@@ -37,14 +37,14 @@ class Runs:
             self._unforeseen(error)
             self._ended.append((work, [None] * len(work.batch)))
 
-    def ended(self) -> tuple[Work, Answers] | None:
+    def ended(self) -> tuple[RunningBatch, Answers] | None:
         """Return one finished run, each once; None: there is none."""
         if not self._ended:
             return None
         self._num_open -= 1
         return self._ended.popleft()
 
-    def _work(self, work: Work) -> None:
+    def _work(self, work: RunningBatch) -> None:
         answers: Answers = [None] * len(work.batch)
         try:
             answers = self._run(work)

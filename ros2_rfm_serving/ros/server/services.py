@@ -84,7 +84,7 @@ class Services:
                 openings.check(request, clock())
         except UnprovenError as error:
             return _refused(response, error)
-        if not self._quotas.take(request.robot, OPENINGS_HZ, clock()):
+        if not self._quotas.try_acquire(request.robot, OPENINGS_HZ, clock()):
             return _refused(response, CapacityError(OVER_QUOTA.format(robot=request.robot)))
         return _refused(response, SessionError("a session of no component: none is opened"))
 
@@ -115,7 +115,7 @@ class Services:
 
     def _check_quota(self, server: ModelServer, robot: str) -> None:
         """Raise `CapacityError` when the robot's quota is exceeded, and count it."""
-        if not self._quotas.take(robot, OPENINGS_HZ, clock()):
+        if not self._quotas.try_acquire(robot, OPENINGS_HZ, clock()):
             server.count("opens_over_quota")
             raise CapacityError(OVER_QUOTA.format(robot=robot))
 
@@ -126,7 +126,7 @@ class Services:
             self._topics.expect(request.robot, server.reply_kind(request.component))
         except Exception as error:  # an error of the middleware: a session needs a way for its replies
             server.close_session(request.robot, request.component, grant.session_epoch)
-            server.mishap("publish_failed", f"{request.robot}: {type(error).__name__}: {error}")
+            server.count_fault("publish_failed", f"{request.robot}: {type(error).__name__}: {error}")
             raise SessionError(f"{request.robot} cannot be written to; the server's log says why") from error
         return grant
 

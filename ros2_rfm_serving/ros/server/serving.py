@@ -32,7 +32,7 @@ class Serving:
     ) -> None:
         self.server, self.engine, self.placement = loaded.server, loaded.engine, loaded.placement
         self._log = log
-        mishap = self.server.mishap
+        mishap = self.server.count_fault
         self.threads = EngineThreads(self.server, lambda replies, failed: deliver(replies, failed, mishap), log)
         self.intake = Intake(self.server, self.threads.wake, complain, decode_threads, check)
         self.is_open = False

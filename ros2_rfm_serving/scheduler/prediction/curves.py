@@ -242,8 +242,8 @@ class Curves:
         return self.pads_batches(config) or self.stepped_law(config) is not None
 
     def frame_rows(self, config: Config) -> float:
-        """Return the rows that pipelined sessions may keep there together (`server/tiers.py`): 0 in batches that begin and end
-        together, otherwise one less than the engine has; inf: unknown."""
+        """Return the rows that pipelined sessions may keep there together (`server/engine_queues.py`): 0 in batches that begin and
+        end together, otherwise one less than the engine has; inf: unknown."""
         law = self.stepped_law(config)
         together = config.batching == "fixed" and config.gpu_type not in self._continuous
         return 0 if together else law.max_rows - 1 if law else math.inf

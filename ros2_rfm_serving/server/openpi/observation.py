@@ -45,7 +45,7 @@ MAX_KEY_CHARACTERS = 200
 NO_REPORT = ExecutionReport()
 
 
-class Observed:
+class OpenpiObservation:
     """States and images of a message, undecoded, sorted by the meaning of their keys (see `OpenpiClient` for `names`)."""
 
     def __init__(self, contract: ModelContract, names: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ class Observed:
         self._contract, self._names = contract, names
         self._joined = [path for path, name in names.items() if name == "state"]
 
-    def read(self, message: Mapping[Any, Any]) -> Observed:
+    def read(self, message: Mapping[Any, Any]) -> OpenpiObservation:
         """Read another message into this object and return it."""
         states: list[tuple[int, Any]] = []
         self.images, self.unknown = {}, []
@@ -81,7 +81,7 @@ def _bare(path: str) -> str:
     return path.removeprefix("observation/").removeprefix("images/").removeprefix("video/")
 
 
-def check_keys(found: Observed, contract: ModelContract) -> None:
+def check_keys(found: OpenpiObservation, contract: ModelContract) -> None:
     """Check that no key is missing or unknown. Raises: `BadMessageError` if one is."""
     if not found.unknown and len(found.images) == len(contract.cameras) and bool(found.states) == (contract.state_size > 0):
         return

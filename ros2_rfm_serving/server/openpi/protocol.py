@@ -36,7 +36,7 @@ class OpenpiClient:
     def __init__(self, server: ModelServer, robot: str, names: Mapping[str, str] | None = None) -> None:
         self.robot = robot
         self._server = server
-        self._observed = parts.Observed(server.contract, names or {})
+        self._observed = parts.OpenpiObservation(server.contract, names or {})
         self._session: SessionRequest | None = None
         self._shown: tuple[Any, ...] = ()
         """Properties of the observation for which the session was opened."""

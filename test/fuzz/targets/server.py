@@ -18,8 +18,8 @@ from ros2_rfm_serving.dispatch.batching import BATCHINGS, CONTINUOUS
 from ros2_rfm_serving.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, DrainingError, ModelError, RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.engine_queues import EngineConfig, RunningBatch
 from ros2_rfm_serving.server.sessions import SessionRules
-from ros2_rfm_serving.server.tiers import Tier, Work
 from ros2_rfm_serving.types import (
     SYSTEM1,
     Conditioning,
@@ -160,12 +160,12 @@ class Run:
             serving = SessionSharing.SHARED
         self.engines = [(ForeignSteps if steps else Foreign)(serving=serving), Foreign(serving=serving)]
         away = program.byte()
-        tier = Tier(engine=self.engines[1], batch_size=2, batches_in_flight=1 + away % 4 // 2, round_trip_s=0.05)
+        tier = EngineConfig(engine=self.engines[1], batch_size=2, batches_in_flight=1 + away % 4 // 2, round_trip_s=0.05)
         overflow = [tier] if away % 2 else []
         self.server = ModelServer(config, self.engines[0], *overflow)
         self.epochs = dict.fromkeys((*ROBOTS, GOOD), 0)
         self.sequences = itertools.count(1)
-        self.works: list[Work] = []
+        self.works: list[RunningBatch] = []
 
     def clock(self) -> float:
         return self.now_s
@@ -226,9 +226,9 @@ class Run:
         self.now_s += self.program.one_of((0.0, 1e-6, 0.01, 0.1, 1.0, 100.0))
 
     def begin(self) -> None:
-        tier = self.program.byte() % self.server.num_tiers
+        tier = self.program.byte() % self.server.num_queues
         work = self.server.loop.begin(self.now_s, tier)
-        if tier == 0 and self.server.loop.steps():
+        if tier == 0 and self.server.loop.is_iteration_level():
             _, ended = self.server.loop.round(work, self.clock)
             for one in ended:
                 self.server.loop.complete(*one, self.now_s)

@@ -75,7 +75,7 @@ def served(
             )
             asked.append(request)
             server.submit(request, float(sequence))
-            if server.loop.steps() or (batching == "continuous" and sequence == 1):
+            if server.loop.is_iteration_level() or (batching == "continuous" and sequence == 1):
                 answered += len(server.loop.step(lambda: float(sequence)))  # noqa: B023
         while not server.is_idle:
             answered += len(server.loop.step(lambda: float(sequence)))  # noqa: B023

@@ -27,7 +27,7 @@ from ros2_rfm_serving.audit.whatif.chains import chains_of
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, WaitingRequest, dispatcher
 from ros2_rfm_serving.dispatch.fifo import FifoPolicy
 from ros2_rfm_serving.errors import BadMessageError, RfmError
-from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig, events
+from ros2_rfm_serving.server import ModelServer, ServerConfig, ServerCore, events
 from ros2_rfm_serving.types import SYSTEM1
 from ros2_rfm_serving.types.state import kept
 from test.unit.audit.servers import Kept, again
@@ -79,10 +79,10 @@ def test_each_event_comes_back_from_its_bytes_and_is_decided_alike(seed: int, po
     """Any policy; rows that join and leave, or batches; sessions with one request at a time, or pipelined ones."""
     machine = FramesMachine(seed, dispatch=policy) if pipelined else Machine(seed, dispatch=policy, joins=joins)
     notes: list[Note] = []
-    with machine.server.deciding() as core:
+    with machine.server.locked_core() as core:
         state = core.state()
-        twin = ServerBrain.from_state(core.config, core.contract, core.limits, state)
-    machine.server.witness(lambda core: witnessed(core, lambda: machine.now_s, notes.append))
+        twin = ServerCore.from_state(core.config, core.contract, core.limits, state)
+    machine.server.record_calls(lambda core: witnessed(core, lambda: machine.now_s, notes.append))
     for _ in range(80):
         machine.happen()
     for note in notes:
@@ -94,10 +94,10 @@ def test_each_event_comes_back_from_its_bytes_and_is_decided_alike(seed: int, po
             answer = twin.handle(event, now_s)
         except RfmError as error:
             answer = error
-        twin.mishaps.clear()
+        twin.faults.clear()
         if isinstance(note.answer, Exception):
             assert repr(answer) == repr(note.answer)
-    assert len(notes) > 50 and not (found := difference(machine.server.brain.brain, twin, CACHES)), found  # type: ignore[attr-defined]
+    assert len(notes) > 50 and not (found := difference(machine.server.core.brain, twin, CACHES)), found  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

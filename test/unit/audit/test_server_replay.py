@@ -27,7 +27,7 @@ from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineV
 from ros2_rfm_serving.dispatch.batching import BATCHINGS, CONTINUOUS
 from ros2_rfm_serving.dispatch.fifo import FifoPolicy
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
+from ros2_rfm_serving.server import ModelServer, ServerConfig, ServerCore
 from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
 from ros2_rfm_serving.types import (
     MONITOR,
@@ -366,12 +366,12 @@ def _asked(epoch: int, sequence: int, robot: str) -> ObservationRequest:
 def test_while_nobody_listens_a_server_is_as_without_a_journal() -> None:
     server = ModelServer(ServerConfig(name="s"), FakeEngine())
     kept = Kept(server)
-    with server.deciding() as brain:
+    with server.locked_core() as brain:
         assert type(brain) is Witness
     kept.journal.listeners(0, 2e6)
     kept.written.write()
     with server.deciding() as brain:
-        assert type(brain) is ServerBrain
+        assert type(brain) is ServerCore
 
 
 @pytest.mark.parametrize(("limit", "notes"), [("MAX_NOTES", 11), ("MAX_IMAGE_BYTES", 5 * (16 * 16 * 3 + len(JPEG)))])

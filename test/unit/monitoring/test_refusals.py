@@ -32,7 +32,7 @@ RETURNED = {
 """Functions that return the name of a counter, or lists of it."""
 CONSTANTS = {
     "ros/node/said.py": ("UNPROVEN", "STALE"),
-    "server/brain.py": ("SESSION_ENDED", "STALE_EPISODE", "DRAINING"),
+    "server/core.py": ("SESSION_ENDED", "STALE_EPISODE", "DRAINING"),
     "ros/zenoh/tally.py": ("LOST",),
 }
 ELSEWHERE = {

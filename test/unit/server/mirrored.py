@@ -13,7 +13,7 @@ import orjson
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.servers.witness import DRAIN, INPUTS, Note
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import ModelServer, ServerBrain
+from ros2_rfm_serving.server import ModelServer, ServerCore
 from test.unit.deep_equality import difference
 
 CACHES = {
@@ -21,10 +21,10 @@ CACHES = {
     ("InferenceRequest", "state"): "decides nothing, and is not kept",
     ("InferenceRequest", "prefix_model"): "counts by its length alone, which the snapshot has",
     ("InferenceRequest", "prefix_robot"): "decides nothing, and is not kept",
-    ("Lane", "engine"): "a restored core has none",
-    ("Lane", "running"): "is what calls the engine",
+    ("EngineQueue", "engine"): "a restored core has none",
+    ("EngineQueue", "running"): "is what calls the engine",
     ("ServiceTimes", "_saturations"): "are computed when they are asked for",
-    ("Sessions", "_ended"): "are sessions that an engine may forget, which decides nothing",
+    ("ServerSessions", "_ended"): "are sessions that an engine may forget, which decides nothing",
     ("TaskLengths", "_left"): "is computed when it is asked for",
 }
 
@@ -37,11 +37,11 @@ def stored(value: object) -> Any:
 class Mirror:
     """Stands in place of one core; a twin that is restored now and then is given each event as well."""
 
-    def __init__(self, core: ServerBrain, every: int = 40) -> None:
+    def __init__(self, core: ServerCore, every: int = 40) -> None:
         """every: number of events from one twin to the next, on average."""
         self.core, self._every = core, every
         self._rng = random.Random(0)
-        self._twin: ServerBrain | None = None
+        self._twin: ServerCore | None = None
         self.num_twins = self.num_decisions = 0
         self.num_restored: Counter[str] = Counter()
         for name in (*INPUTS, DRAIN):
@@ -54,7 +54,7 @@ class Mirror:
         call = Note(0.0, name, args, None, 0.0)
         event, now_s = call.event, call.now_s or 0.0
         if self._twin is not None:
-            self._twin.mishaps[:] = self.core.mishaps
+            self._twin.faults[:] = self.core.faults
         answer, error = _outcome(lambda: getattr(self.core, name)(*args))
         if self._twin is not None:
             self.num_decisions += 1
@@ -62,7 +62,7 @@ class Mirror:
             again, other_error = _outcome(lambda: twin.handle(event, now_s))
             assert repr(error) == repr(other_error), event
             assert not (found := difference(answer, again, CACHES)), (event, found)
-            assert self._twin.mishaps == self.core.mishaps and self._twin.look_again_s == self.core.look_again_s, event
+            assert self._twin.faults == self.core.faults and self._twin.poll_at_s == self.core.poll_at_s, event
         if self._rng.random() * self._every < 1.0:
             self.renew()
         if error is not None:
@@ -75,20 +75,20 @@ class Mirror:
             assert not (found := self.unlike(self._twin)), found
         state = stored(self.core.state())
         assert not (found := difference(state, self.core.state())), found
-        twin = ServerBrain.from_state(*stored((self.core.config, self.core.contract, self.core.limits)), state)
+        twin = ServerCore.from_state(*stored((self.core.config, self.core.contract, self.core.limits)), state)
         assert not (found := self.unlike(twin)), found
         self._twin, self.num_twins = twin, self.num_twins + 1
         self.num_restored.update(
             waiting=len(self.core.mailboxes),
-            running=sum(not lane.is_idle for lane in self.core.lanes),
-            rows=sum(len(lane.view.in_flight.rows) for lane in self.core.lanes if lane.view.in_flight is not None),
+            running=sum(not lane.is_idle for lane in self.core.queues),
+            rows=sum(len(lane.view.in_flight.rows) for lane in self.core.queues if lane.view.in_flight is not None),
             of_ended_sessions=len(state["ended_histories"]),
             replies=len(state["ended_batches"]),
         )
 
-    def unlike(self, twin: ServerBrain) -> str:
+    def unlike(self, twin: ServerCore) -> str:
         """Return where a twin differs from the core; empty: nowhere."""
-        twin.mishaps[:] = self.core.mishaps
+        twin.faults[:] = self.core.faults
         return difference(self.core, twin, CACHES) or difference(self.core.state(), twin.state())
 
 
@@ -103,11 +103,11 @@ def mirrored(server: ModelServer, every: int = 40) -> Mirror:
     """Put a mirror in place of the core of a server."""
     made: list[Mirror] = []
 
-    def put(core: ServerBrain) -> ServerBrain:
+    def put(core: ServerCore) -> ServerCore:
         made.append(Mirror(core, every))
-        return cast(ServerBrain, made[0])
+        return cast(ServerCore, made[0])
 
-    server.witness(put)
+    server.record_calls(put)
     return made[0]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.server import ModelServer, RunningBatch, ServerConfig
 from ros2_rfm_serving.types import ActionChunk, EngineReply, InferenceRequest, RequestId
 from test.unit.fakes import observation, session_request
 from test.unit.stepping import FakeStepping
@@ -147,7 +147,7 @@ class Machine:
 
     def check(self) -> None:
         snapshot, refused = self.server.snapshot(self.now_s), self.server.refused
-        works: list[Work] = self.server.brain.works
+        works: list[RunningBatch] = self.server.core.works
         lost = sum(refused[kind] for kind in refused.keys() - {"dispatch_error"})
         assert self.taken == self.served + snapshot.superseded + lost + snapshot.waiting + len(works), (self.taken, refused)
         assert {work.number for work in works} >= self.engine.in_flight.keys() and len(works) <= self.engine.max_rows

@@ -20,9 +20,9 @@ import torch
 from ros2_rfm_serving.dispatch import DispatchPolicy, dispatcher
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, horizon
+from ros2_rfm_serving.server import EngineConfig, ModelServer, ServerConfig, horizon
+from ros2_rfm_serving.server.engine_queues import MAX_BACKOFF_S, backoff_s
 from ros2_rfm_serving.server.horizon import HorizonPolicy
-from ros2_rfm_serving.server.tiers import LAST_REST_S, rest_s
 from ros2_rfm_serving.types import ActionChunk, EngineReply, HorizonRequest, Reply, SessionRequest, SessionSharing
 from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
 
@@ -454,20 +454,20 @@ def test_an_engine_elsewhere_that_fails_at_once_does_not_draw_requests_to_it() -
             raise ModelError("not connected")
 
     elsewhere = Gone()
-    tier = Tier(engine=elsewhere, round_trip_s=0.001, profile_s=(0.001,))
+    tier = EngineConfig(engine=elsewhere, round_trip_s=0.001, profile_s=(0.001,))
     server = ModelServer(ServerConfig(name="s1", batch_size=1, profile_s=(1.0,)), FakeEngine(), tier)
     robots = [Robot(server, f"r{i}") for i in range(4)]
     for step in range(100):
         for robot in robots:
             robot.submit()
-        if work := server.loop.begin(step * 0.01, tier=1):
+        if work := server.loop.begin(step * 0.01, queue_index=1):
             server.loop.complete(work, server.loop.run(work), step * 0.01)
     assert len(elsewhere.batches) <= 2 and server.given_up == ""
 
 
 def test_an_engine_elsewhere_that_is_gone_for_days_is_still_asked_every_half_minute() -> None:
-    waits_s = [rest_s(num_failed) for num_failed in (1, 2, 3, 7, 5_000)]
-    assert waits_s == [0.5, 1.0, 2.0, LAST_REST_S, LAST_REST_S]
+    waits_s = [backoff_s(num_failed) for num_failed in (1, 2, 3, 7, 5_000)]
+    assert waits_s == [0.5, 1.0, 2.0, MAX_BACKOFF_S, MAX_BACKOFF_S]
 
 
 def test_progress_is_what_counts_not_that_something_waits() -> None:

@@ -15,10 +15,10 @@ from ros2_rfm_serving.dispatch.batch_entry import batch_entry, rows_to_advance
 from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.horizon import Outlook, outlooks
-from ros2_rfm_serving.server.intake import readying, row_of
-from ros2_rfm_serving.server.sessions import Session, Sessions
-from ros2_rfm_serving.server.tiers import Tier
+from ros2_rfm_serving.server.engine_queues import EngineConfig
+from ros2_rfm_serving.server.horizon import HorizonDecision, horizon_decisions
+from ros2_rfm_serving.server.intake import decoded_request, readying
+from ros2_rfm_serving.server.sessions import ServerSession, ServerSessions
 from ros2_rfm_serving.types import (
     ActionChunk,
     EngineReply,
@@ -75,7 +75,7 @@ class Rig:
     def until_it_sleeps(self) -> list[Reply]:
         """As an engine's thread goes on until it waits to be woken."""
         replies, moved = list[Reply](), True
-        while moved or self.server.loop.look_again_s <= self.now_s:
+        while moved or self.server.loop.poll_at_s <= self.now_s:
             moved, ended = self.server.loop.round(self.server.loop.begin(self.clock()), self.clock)
             replies += self.server.loop.complete_all(ended, self.clock())
         return replies
@@ -131,11 +131,11 @@ def test_rows_that_end_in_one_turn_are_answered_in_one_go(monkeypatch: pytest.Mo
     """What each reply says of its confidence costs as much for one row as for a batch."""
     looked = list[int]()
 
-    def looking(horizons: Sequence[HorizonRequest], *rest: Any) -> list[Outlook]:
+    def looking(horizons: Sequence[HorizonRequest], *rest: Any) -> list[HorizonDecision]:
         looked.append(len(horizons))
-        return outlooks(horizons, *rest)
+        return horizon_decisions(horizons, *rest)
 
-    monkeypatch.setattr("ros2_rfm_serving.server.loop.outlooks", looking)
+    monkeypatch.setattr("ros2_rfm_serving.server.loop.horizon_decisions", looking)
     rig = Rig()
     for robot in ("r1", "r2", "r3"):
         rig.ask(robot)
@@ -203,19 +203,19 @@ def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -
         Rig(alone)
     words = FakeEngine()
     words.contract = replace(CONTRACT, output=OutputKind.JUDGEMENT)
-    assert not Rig(words).server.loop.steps(), "text models answer as they do"
+    assert not Rig(words).server.loop.is_iteration_level(), "text models answer as they do"
 
 
 def test_what_overflows_goes_by_whole_calls_whatever_that_engine_can() -> None:
     """Turns are of the server's own engine."""
     rig, other = Rig(batch_size=1), FakeStepping()
     own = FakeStepping(rig.spend, step_s=lambda rows: 1.0)
-    rig.server = ModelServer(rig.server.config, own, Tier(engine=other, batch_size=8))  # type: ignore[arg-type]
+    rig.server = ModelServer(rig.server.config, own, EngineConfig(engine=other, batch_size=8))  # type: ignore[arg-type]
     for robot in ("r1", "r2", "r3"):
         rig.ask(robot)
     rig.step(2)
-    work = rig.server.loop.begin(rig.clock(), tier=1)
-    assert work is not None and not rig.server.loop.steps(1)
+    work = rig.server.loop.begin(rig.clock(), queue_index=1)
+    assert work is not None and not rig.server.loop.is_iteration_level(1)
     assert len(rig.server.loop.complete(work, rig.server.loop.run(work), rig.clock())) == len(work.batch)
     assert not other.entered and other.batches
 
@@ -259,12 +259,12 @@ class Laws:
 
 
 def waiting(due_s: float = math.inf, since_s: float = 0.0) -> WaitingRequest:
-    request = row_of(observation(1), session_of(), CONTRACT, readying(CONTRACT, True, None))
+    request = decoded_request(observation(1), session_of(), CONTRACT, readying(CONTRACT, True, None))
     return WaitingRequest(request, 0, 0.0, since_s, math.inf, due_s, TaskHistory())
 
 
-def session_of() -> Session:
-    sessions = Sessions(CONTRACT, 1, 1)
+def session_of() -> ServerSession:
+    sessions = ServerSessions(CONTRACT, 1, 1)
     sessions.open(session_request(), 0.0)
     session = sessions.get(("r1", "system1"), 1)
     assert session is not None
@@ -480,4 +480,4 @@ def test_a_row_that_did_not_enter_while_the_server_drains_ends_once() -> None:
     rig.ask("r1")
     rig.server.drain()
     assert rig.server.loop.step(rig.clock) == [] and rig.server.refused == {"engine_error": 1}
-    assert rig.server.is_idle and rig.server.brain.works == []
+    assert rig.server.is_idle and rig.server.core.works == []

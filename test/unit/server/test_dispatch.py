@@ -22,8 +22,8 @@ from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.dispatch.wait_ratio import WaitRatioPolicy
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
-from ros2_rfm_serving.server.tiers import overflow
+from ros2_rfm_serving.server import EngineConfig, ModelServer, RunningBatch, ServerConfig
+from ros2_rfm_serving.server.engine_queues import overflow
 from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, InferenceRequest, OutputKind, RequestId, empty
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 
@@ -76,7 +76,7 @@ def test_safety_goes_before_the_monitor_before_plans_whatever_the_policy(name: s
     assert [identity.component for identity in order] == ["safety", "safety", "monitor", "other", "system2", "system2"]
 
 
-def _next(target: ModelServer) -> Work | None:
+def _next(target: ModelServer) -> RunningBatch | None:
     work = target.loop.begin(10.0)
     if work is not None:
         target.loop.complete(work, [None], 10.0)
@@ -242,9 +242,9 @@ def test_the_server_says_when_to_look_again_and_then_runs_whoever_is_there() -> 
         target.loop.complete(work, target.loop.run(work), begin_s + 0.2)
     ask("r1", 3, 2.0, 9.0)
     assert target.loop.begin(2.0) is None and target.num_waiting == 1
-    assert 2.05 <= target.loop.look_again_s < 2.1
-    late = target.loop.begin(target.loop.look_again_s)
-    assert late is not None and len(late.batch) == 1 and target.loop.look_again_s == math.inf
+    assert 2.05 <= target.loop.poll_at_s < 2.1
+    late = target.loop.begin(target.loop.poll_at_s)
+    assert late is not None and len(late.batch) == 1 and target.loop.poll_at_s == math.inf
 
 
 # --- tiers ----------------------------------------------------------------------------------------------------------------------
@@ -265,12 +265,12 @@ def test_the_cloud_takes_what_it_serves_before_the_edge_begins() -> None:
 def test_two_tiers_run_at_once_each_on_its_engine() -> None:
     edge, cloud = FakeEngine(), FakeEngine()
     config = ServerConfig(name="s1", batch_size=1, dispatch="wait_ratio", profile_s=(1.0,))
-    target = ModelServer(config, edge, Tier(engine=cloud, batch_size=4, round_trip_s=0.1, profile_s=(0.1,) * 4))
+    target = ModelServer(config, edge, EngineConfig(engine=cloud, batch_size=4, round_trip_s=0.1, profile_s=(0.1,) * 4))
     for robot in ("r1", "r2", "r3"):
         target.submit(observation(target.open_session(session_request(robot)).session_epoch, robot=robot), 0.0)
     first = target.loop.begin(0.0)
     assert first is not None and len(first.batch) == 1 and target.loop.begin(0.0) is None
-    away = target.loop.begin(0.0, tier=1)
+    away = target.loop.begin(0.0, queue_index=1)
     assert away is not None and len(away.batch) == 1 and target.num_waiting == 1, "the edge keeps its next batch"
     assert len(target.loop.complete(away, target.loop.run(away), 0.2)) == 1
     assert len(target.loop.complete(first, target.loop.run(first), 1.0)) == 1
@@ -280,20 +280,20 @@ def test_two_tiers_run_at_once_each_on_its_engine() -> None:
 def test_several_batches_are_on_their_way_to_a_tier_elsewhere_which_runs_them_one_after_the_other() -> None:
     edge, cloud = FakeEngine(), FakeEngine()
     config = ServerConfig(name="s1", batch_size=1, dispatch="fifo", profile_s=(9.0,))
-    away = Tier(engine=cloud, batch_size=2, batches_in_flight=2, round_trip_s=1.0, profile_s=(0.5, 0.5))
+    away = EngineConfig(engine=cloud, batch_size=2, batches_in_flight=2, round_trip_s=1.0, profile_s=(0.5, 0.5))
     target = ModelServer(config, edge, away)
     for i in range(8):
         target.submit(observation(target.open_session(session_request(f"r{i}")).session_epoch, robot=f"r{i}"), 0.0)
     assert target.loop.begin(0.0) is not None and target.max_concurrent(1) == 2
-    first, second = target.loop.begin(0.0, tier=1), target.loop.begin(0.1, tier=1)
-    assert first is not None and second is not None and target.loop.begin(0.1, tier=1) is None, "two, and no third one"
-    view = target._lanes[1].view
+    first, second = target.loop.begin(0.0, queue_index=1), target.loop.begin(0.1, queue_index=1)
+    assert first is not None and second is not None and target.loop.begin(0.1, queue_index=1) is None, "two, and no third one"
+    view = target._queues[1].view
     assert view.remote_free_s == pytest.approx(1.5), "they were there after 0.5 and 0.6, the second waits for the first"
     assert view.answers_in_s(2, 0.2) == pytest.approx(2.3), "behind both of them"
     target.loop.complete(first, target.loop.run(first), 1.5)
     target.loop.complete(second, target.loop.run(second), 2.0)
     assert view.times.seconds(2) == pytest.approx(0.5), "what each took there, not what it waited there"
-    assert target.loop.begin(2.1, tier=1) is not None and view.remote_free_s == pytest.approx(3.1), "nothing is ahead of it"
+    assert target.loop.begin(2.1, queue_index=1) is not None and view.remote_free_s == pytest.approx(3.1), "nothing is ahead of it"
 
 
 def test_fewer_are_sent_elsewhere_the_more_are_on_their_way() -> None:
@@ -311,12 +311,12 @@ def test_who_has_steps_of_its_own_is_served_where_these_can_be_had() -> None:
     edge.contract = replace(CONTRACT, pipelines=True, max_num_steps=8)
     assert edge.contract.for_remote_engine == cloud.contract
     config = ServerConfig(name="s1", batch_size=1, dispatch="wait_ratio", profile_s=(1.0,))
-    target = ModelServer(config, edge, Tier(engine=cloud, batch_size=4, round_trip_s=0.1, profile_s=(0.1,) * 4))
+    target = ModelServer(config, edge, EngineConfig(engine=cloud, batch_size=4, round_trip_s=0.1, profile_s=(0.1,) * 4))
     for robot, num_steps in (("r1", 0), ("r2", 3), ("r3", 3), ("r4", 0), ("r5", 0)):
         session = target.open_session(session_request(robot, num_steps=num_steps))
         target.submit(observation(session.session_epoch, robot=robot), 0.0)
     assert target.loop.begin(0.0) is not None
-    away = target.loop.begin(0.0, tier=1)
+    away = target.loop.begin(0.0, queue_index=1)
     assert away is not None and all(waiting.request.num_steps == 0 for waiting in away.batch)
 
 

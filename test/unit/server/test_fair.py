@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.arrivals import MAX_GAP, Arrivals
-from ros2_rfm_serving.server.fair import SPARE, FairQueue
+from ros2_rfm_serving.server.fair_queue import SPARE, FairQueue
 from ros2_rfm_serving.server.quota import MAX_KEYS, Quotas
 from ros2_rfm_serving.types import EncodedImage, RequestId
 
@@ -24,10 +24,10 @@ def test_whoever_has_had_least_is_next_and_the_newest_item_counts() -> None:
     for key in "abc":
         queue.put(key, 1)
     queue.put("a", 2)
-    assert queue.take() == ("a", 2)
+    assert queue.pop_next() == ("a", 2)
     queue.charge("a", 5.0)
     queue.put("a", 3)
-    assert [queue.take()[0] for _ in range(3)] == ["b", "c", "a"]
+    assert [queue.pop_next()[0] for _ in range(3)] == ["b", "c", "a"]
 
 
 def test_a_costly_one_gets_no_more_of_the_time_than_the_others() -> None:
@@ -36,7 +36,7 @@ def test_a_costly_one_gets_no_more_of_the_time_than_the_others() -> None:
     for key in cost:
         queue.put(key, None)
     for _ in range(1000):
-        key, _item = queue.take()
+        key, _item = queue.pop_next()
         had[key] += 1
         queue.charge(key, cost[key])
         queue.put(key, None)
@@ -47,28 +47,28 @@ def test_nobody_saves_up_while_away_and_nothing_is_remembered_for_ever() -> None
     queue: FairQueue[str, None] = FairQueue()
     for _ in range(100):
         queue.put("r1", None)
-        queue.charge(queue.take()[0], 1.0)
+        queue.charge(queue.pop_next()[0], 1.0)
     queue.put("r1", None)
     queue.put("new", None)
-    queue.charge(queue.take()[0], 1.0)
+    queue.charge(queue.pop_next()[0], 1.0)
     queue.put("new", None)
-    assert queue.take()[0] == "r1"  # and not new a hundred times
+    assert queue.pop_next()[0] == "r1"  # and not new a hundred times
     for i in range(10 * SPARE):
         queue.put(f"x{i}", None)
-        queue.charge(queue.take()[0], 0.0)
+        queue.charge(queue.pop_next()[0], 0.0)
     assert len(queue._had) <= 2 * SPARE
 
 
 def test_each_has_a_quota_and_another_rate_counts_at_once() -> None:
     quotas = Quotas(2)
-    assert [quotas.take("a", 1.0, 0.0) for _ in range(3)] == [True, True, False]
-    assert quotas.take("b", 1.0, 0.0) and quotas.take("a", 1.0, 1.0) and not quotas.take("a", 1.0, 1.5)
-    assert quotas.take("a", 5.0, 1.5)
+    assert [quotas.try_acquire("a", 1.0, 0.0) for _ in range(3)] == [True, True, False]
+    assert quotas.try_acquire("b", 1.0, 0.0) and quotas.try_acquire("a", 1.0, 1.0) and not quotas.try_acquire("a", 1.0, 1.5)
+    assert quotas.try_acquire("a", 5.0, 1.5)
     assert not quotas.insists("a", 1, 1.5) and not quotas.insists("nobody", 0, 1.5)
-    assert [quotas.take("a", 5.0, 1.5) for _ in range(4)] == [True, False, False, False]
+    assert [quotas.try_acquire("a", 5.0, 1.5) for _ in range(4)] == [True, False, False, False]
     assert quotas.insists("a", 3, 1.5) and not quotas.insists("a", 4, 1.5) and not quotas.insists("a", 3, 2.0)
     for i in range(2 * MAX_KEYS):
-        quotas.take(i, 5.0, 2.0)
+        quotas.try_acquire(i, 5.0, 2.0)
     assert len(quotas._of) <= MAX_KEYS
 
 

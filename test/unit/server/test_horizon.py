@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ros2_rfm_serving.errors import ConfigurationError, ContractError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, horizon
-from ros2_rfm_serving.server.horizon import Confidence, Static, check, convergence, outlooks
+from ros2_rfm_serving.server import EngineConfig, ModelServer, ServerConfig, horizon
+from ros2_rfm_serving.server.horizon import Confidence, Static, check, convergence, horizon_decisions
 from ros2_rfm_serving.types import NO_VALUES, ActionChunk, EngineReply, HorizonRequest
 from test.unit.fakes import FakeEngine, observation, rows, session_request
 
@@ -82,7 +82,7 @@ def test_sessions_of_one_batch_have_their_own_policies() -> None:
         HorizonRequest(policy="confidence"),
         HorizonRequest(policy="static", steps=99),
     ]
-    got = outlooks([*asked, HorizonRequest(policy="confidence")], [reply(values), reply(), reply(values), reply(), None])
+    got = horizon_decisions([*asked, HorizonRequest(policy="confidence")], [reply(values), reply(), reply(values), reply(), None])
     assert [outlook.execution_horizon for outlook in got] == [0, 3, 2, 4, 0]
     assert got[0].confidence == pytest.approx([2 / 3, 2 / 3, 1 / 3, 2 / 3]) and len(got[1].confidence) == 0
     assert got[2].confidence == pytest.approx(got[0].confidence)
@@ -92,7 +92,7 @@ def test_a_confidence_that_the_model_tells_is_what_the_policy_goes_by() -> None:
     """Of an autoregressive one: there are no updates."""
     told = replace(reply(), confidence=np.array([0.9, 0.8, 0.3, 0.9], np.float32))
     asked = [HorizonRequest(), HorizonRequest(policy="static", steps=3), HorizonRequest(policy="confidence", threshold=0.4)]
-    got = outlooks(asked, [told] * 3)
+    got = horizon_decisions(asked, [told] * 3)
     assert [outlook.execution_horizon for outlook in got] == [0, 3, 2]
     assert all(outlook.confidence is told.confidence for outlook in got)
 
@@ -105,13 +105,13 @@ def test_a_row_that_was_answered_elsewhere_keeps_the_horizon_that_it_got_there()
             return [EngineReply(chunk_model=rows(), chunk_robot=rows(), confidence=sure, execution_horizon=2) for _ in requests]
 
     elsewhere = Elsewhere()
-    tier = Tier(engine=elsewhere, round_trip_s=0.01, profile_s=(0.01,))
+    tier = EngineConfig(engine=elsewhere, round_trip_s=0.01, profile_s=(0.01,))
     target = ModelServer(ServerConfig(name="s1", profile_s=(1.0,)), FakeEngine(), tier)
     asked = HorizonRequest(policy="confidence")
     for robot in ("r1", "r2"):
         epoch = target.open_session(session_request(robot, horizon=asked)).session_epoch
         target.submit(observation(epoch, robot=robot), 0.0)
-    work = target.loop.begin(0.0, tier=1)
+    work = target.loop.begin(0.0, queue_index=1)
     assert work is not None
     (reply,) = target.loop.complete(work, target.loop.run(work), 0.1)
     assert isinstance(reply, ActionChunk) and reply.execution_horizon == 2 and reply.confidence.tolist() == pytest.approx([0.7] * 4)
@@ -196,6 +196,6 @@ def test_other_packages_add_policies_by_entry_point(monkeypatch: pytest.MonkeyPa
     asked = HorizonRequest(policy="half")
     try:
         assert check(asked) == ""
-        assert outlooks([asked], [reply(updates(0.5, 0.5, 2.0, 0.5))])[0].execution_horizon == 2
+        assert horizon_decisions([asked], [reply(updates(0.5, 0.5, 2.0, 0.5))])[0].execution_horizon == 2
     finally:
         horizon.policy.cache_clear()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, ModelError, SessionError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.figures import Figures
+from ros2_rfm_serving.server.figures import ServerFigures
 from ros2_rfm_serving.types import (
     ActionChunk,
     Conditioning,
@@ -405,7 +405,7 @@ def test_continuous_batching_has_several_works_of_one_request_in_progress() -> N
 
 @given(st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(0.001, 2.0)), min_size=1, max_size=40))
 def test_the_load_is_the_busy_share_of_the_window(works: list[tuple[float, float]]) -> None:
-    figures, now_s, busy = Figures(10.0), 0.0, []
+    figures, now_s, busy = ServerFigures(10.0), 0.0, []
     for idle_s, busy_s in works:
         now_s += idle_s
         figures.begun(now_s)

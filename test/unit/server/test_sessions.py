@@ -215,15 +215,15 @@ def test_another_session_is_no_new_quota() -> None:
             taken += 1
         target.close_session("r1", "system1", epoch)
         target.close_session("r2", "system1", target.open_session(session_request("r2")).session_epoch)
-    assert 2 <= taken <= 3 and len(target.brain.sessions._quotas) == 2
+    assert 2 <= taken <= 3 and len(target.core.sessions._quotas) == 2
     for i in range(2 * MAX_QUOTAS):
         target.close_session(f"x{i}", "system1", target.open_session(session_request(f"x{i}")).session_epoch)
-    assert len(target.brain.sessions._quotas) <= MAX_QUOTAS
+    assert len(target.core.sessions._quotas) <= MAX_QUOTAS
 
 
 def test_a_large_fleet_does_not_look_through_all_quotas_for_each_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ros2_rfm_serving.server.sessions.MAX_QUOTAS", 8)
-    sessions = server(max_sessions=100).brain.sessions
+    sessions = server(max_sessions=100).core.sessions
     found = set()
     for i in range(40):
         sessions.open(session_request(f"r{i}"), 0.0)
@@ -236,7 +236,7 @@ def test_a_quota_never_allows_more_than_burst_and_rate(gaps: list[float], burst:
     quota, now_s, taken = Quota(5.0, burst), 0.0, []
     for gap in gaps:
         now_s += gap
-        if quota.take(now_s):
+        if quota.try_acquire(now_s):
             taken.append(now_s)
         for first in taken:
             assert sum(t >= first for t in taken) <= burst + 5.0 * (now_s - first) + 1e-6
@@ -318,7 +318,7 @@ def test_a_chunk_must_be_there_when_half_of_the_last_one_is_executed() -> None:
 def test_a_request_that_is_still_decoded_when_its_robot_opens_anew_takes_nobodys_place(monkeypatch: pytest.MonkeyPatch) -> None:
     target = server()
     former = target.open_session(session_request()).session_epoch
-    decode, opened = server_module.row_of, []
+    decode, opened = server_module.decoded_request, []
 
     def slowly(request, *arguments, **more):  # type: ignore[no-untyped-def]
         row = decode(request, *arguments, **more)
@@ -327,7 +327,7 @@ def test_a_request_that_is_still_decoded_when_its_robot_opens_anew_takes_nobodys
             submit(target, observation(opened[0], 1))
         return row
 
-    monkeypatch.setattr(server_module, "row_of", slowly)
+    monkeypatch.setattr(server_module, "decoded_request", slowly)
     with pytest.raises(BadMessageError):
         submit(target, observation(former, 9))
     (reply,) = target.loop.step(lambda: 1.0)

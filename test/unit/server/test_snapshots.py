@@ -26,8 +26,8 @@ from ros2_rfm_serving.dispatch.best import BestPolicy
 from ros2_rfm_serving.dispatch.fifo import FifoPolicy
 from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError, UnrecordableError
-from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig, SessionRules, Tier, events
-from ros2_rfm_serving.server.brain import HANDLERS
+from ros2_rfm_serving.server import EngineConfig, ModelServer, ServerConfig, ServerCore, SessionRules, events
+from ros2_rfm_serving.server.core import HANDLERS
 from ros2_rfm_serving.simulation import host
 from ros2_rfm_serving.types import SYSTEM1, RequestId
 from ros2_rfm_serving.types.state import kept
@@ -222,8 +222,8 @@ def working(**config: Any) -> Machine:
     return machine
 
 
-def restored(core: ServerBrain, state: Mapping[str, Any]) -> ServerBrain:
-    return ServerBrain.from_state(core.config, core.contract, core.limits, state)
+def restored(core: ServerCore, state: Mapping[str, Any]) -> ServerCore:
+    return ServerCore.from_state(core.config, core.contract, core.limits, state)
 
 
 def part_of(state: Any, path: Sequence[Any]) -> Any:
@@ -257,7 +257,7 @@ PATHS: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: ".".join(map(str, path)))
 def test_a_state_with_other_names_is_refused_with_them(path: tuple[Any, ...]) -> None:
-    core = working().server.brain
+    core = working().server.core
     unknown, lacking, nothing = (copy.deepcopy(core.state()) for _ in range(3))
     part_of(unknown, path)["hat"] = 1
     name = next(iter(part_of(lacking, path)))
@@ -282,7 +282,7 @@ def test_a_state_with_other_names_is_refused_with_them(path: tuple[Any, ...]) ->
     ],
 )
 def test_a_state_whose_parts_do_not_belong_together_is_refused(spoil: Any, problem: str) -> None:
-    core = working().server.brain
+    core = working().server.core
     state = copy.deepcopy(core.state())
     spoil(state)
     with pytest.raises(RfmError, match=problem):
@@ -291,11 +291,11 @@ def test_a_state_whose_parts_do_not_belong_together_is_refused(spoil: Any, probl
 
 def test_a_state_does_not_change_with_its_core() -> None:
     machine = working()
-    taken = machine.server.brain.state()
+    taken = machine.server.core.state()
     before = repr(stored(taken))
     for _ in range(100):
         machine.happen()
-    assert repr(stored(taken)) == before and repr(stored(machine.server.brain.state())) != before
+    assert repr(stored(taken)) == before and repr(stored(machine.server.core.state())) != before
 
 
 def test_a_state_names_no_attribute_that_is_private_and_holds_no_object_of_a_server() -> None:
@@ -304,7 +304,7 @@ def test_a_state_names_no_attribute_that_is_private_and_holds_no_object_of_a_ser
         for each in state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ():
             yield from walk(each)
 
-    parts = list(walk(working().server.brain.state()))
+    parts = list(walk(working().server.core.state()))
     names = {key for part in parts if isinstance(part, dict) for key in part if isinstance(key, str)}
     assert len(names) > 90 and not [name for name in names if name.startswith("_")]
     modules = {type(part).__module__ for part in parts}
@@ -319,14 +319,14 @@ def test_images_and_arrays_of_requests_are_not_kept() -> None:
         for each in state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ():
             yield from walk(each)
 
-    assert not any(isinstance(part, (np.ndarray, bytes)) for part in walk(working().server.brain.state()))
+    assert not any(isinstance(part, (np.ndarray, bytes)) for part in walk(working().server.core.state()))
 
 
 def test_a_restored_core_has_no_engine() -> None:
-    core = working().server.brain
+    core = working().server.core
     twin = restored(core, core.state())
     with pytest.raises(ModelError, match="a restored core has no engine"):
-        twin.lanes[0].engine.infer([])
+        twin.queues[0].engine.infer([])
     assert twin.limits == core.limits and [work.number for work in twin.works] == [work.number for work in core.works] != []
 
 
@@ -346,7 +346,7 @@ def test_events_are_values() -> None:
 
 
 def test_events_are_answered_as_their_methods_are() -> None:
-    core = ModelServer(ServerConfig(name="s"), FakeEngine()).brain
+    core = ModelServer(ServerConfig(name="s"), FakeEngine()).core
     grant = core.handle(events.SessionRequested(session_request()), 0.0)
     request = observation(grant.session_epoch)
     assert core.handle(events.RequestReceived(request.id), 1.0).key == ("r1", SYSTEM1)
@@ -515,8 +515,8 @@ def test_a_policy_that_cannot_be_restored_is_named_in_place_of_a_state(kind: typ
 
 def test_a_policy_that_no_name_makes_is_not_recorded() -> None:
     with pytest.raises(UnrecordableError, match="OwnWords is not what `dispatch: fifo` makes"):
-        ModelServer(ServerConfig(name="s"), FakeEngine(), policy=OwnWords()).brain.state()
-    assert ModelServer(ServerConfig(name="s"), FakeEngine(), policy=FifoPolicy()).brain.state()
+        ModelServer(ServerConfig(name="s"), FakeEngine(), policy=OwnWords()).core.state()
+    assert ModelServer(ServerConfig(name="s"), FakeEngine(), policy=FifoPolicy()).core.state()
 
 
 def test_a_policy_that_fails_to_restore_is_named(served: Any) -> None:
@@ -546,8 +546,8 @@ def test_engines_of_every_kind_are_restored_with_their_limits() -> None:
     class Several(FakeEngine):
         max_concurrent = 3
 
-    away = Tier(engine=FakeEngine(), batch_size=2, batches_in_flight=2, round_trip_s=0.1, profile_s=(0.1, 0.2))
+    away = EngineConfig(engine=FakeEngine(), batch_size=2, batches_in_flight=2, round_trip_s=0.1, profile_s=(0.1, 0.2))
     server = ModelServer(ServerConfig(name="s", max_concurrent=3, batch_size=2), Several(), away)
-    twin = restored(server.brain, server.brain.state())
-    assert [lane.max_concurrent for lane in twin.lanes] == [3, 2] and twin.limits == server.brain.limits
-    assert twin.lanes[1].view == server.brain.lanes[1].view or twin.lanes[1].view.round_trip_s == 0.1
+    twin = restored(server.core, server.core.state())
+    assert [lane.max_concurrent for lane in twin.queues] == [3, 2] and twin.limits == server.core.limits
+    assert twin.queues[1].view == server.core.queues[1].view or twin.queues[1].view.round_trip_s == 0.1

@@ -98,7 +98,11 @@ def test_a_batch_that_runs_fills_the_server_and_is_seen_when_it_does_not_come_ba
     rig.ask("r2")
     assert rig.server.loop.begin(rig.clock()) is None
     assert rig.server.stalled_s(work.begun_s + 5.0) == pytest.approx(5.0)
-    assert not rig.server.is_idle and rig.server.brain.lanes[0].view.free_s > work.begun_s and not rig.server.brain.lanes[0].rests()
+    assert (
+        not rig.server.is_idle
+        and rig.server.core.queues[0].view.free_s > work.begun_s
+        and not rig.server.core.queues[0].is_resting()
+    )
     replies = rig.server.loop.complete(work, rig.server.loop.run(work), rig.clock())
     assert robots(replies) == ["r1"] and robots(rig.until_it_sleeps()) == ["r2"]
 
@@ -168,7 +172,7 @@ def test_a_whole_batch_that_fails_costs_its_rows_which_then_run_alone() -> None:
     runs = len(rig.engine.batches) + len(rig.stepping.entered)
     assert sorted(rig.serve()) == [*ROBOTS]
     assert len(rig.engine.batches) + len(rig.stepping.entered) == runs + 3, "each of them may have been the cause"
-    assert rig.serve() and rig.server.brain.lanes[0].running.num_failed == 0
+    assert rig.serve() and rig.server.core.queues[0].running.num_failed == 0
 
 
 def test_a_session_that_closes_meanwhile_costs_nobody_else_anything() -> None:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot import RobotBrain
-from ros2_rfm_serving.server import ServerBrain
+from ros2_rfm_serving.server import ServerCore
 from ros2_rfm_serving.simulation import Conditions, Crash, Network, TaskArrivals, simulate
 from test.unit.simulation.simulated import factory, models, schedule
 
@@ -65,16 +65,16 @@ def noted() -> Iterator[list[str]]:
         notes.append(f"{now_s!r} {reply.id} {reply.served} {taken} {brain.queue_depth} {brain.state.name}")
         return taken
 
-    def begin(brain: ServerBrain, tier: int, now_s: float) -> Any:
+    def begin(brain: ServerCore, tier: int, now_s: float) -> Any:
         work = begins(brain, tier, now_s)
         notes.append(f"{brain.config.name} {now_s!r} {[waiting.request.id for waiting in work.batch] if work else ''}")
         return work
 
-    ticks, replies, begins = RobotBrain.tick, RobotBrain.reply, ServerBrain.begin
+    ticks, replies, begins = RobotBrain.tick, RobotBrain.reply, ServerCore.begin
     with (
         patch.object(RobotBrain, "tick", tick),
         patch.object(RobotBrain, "reply", reply),
-        patch.object(ServerBrain, "begin", begin),
+        patch.object(ServerCore, "begin", begin),
     ):
         yield notes
 

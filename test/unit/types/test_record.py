@@ -11,7 +11,7 @@ import pytest
 from lab.benchmarks.simulation import counting
 from ros2_rfm_serving.dispatch import WaitingRequest
 from ros2_rfm_serving.dispatch.history import TaskHistory
-from ros2_rfm_serving.server.tiers import Work
+from ros2_rfm_serving.server.engine_queues import RunningBatch
 from ros2_rfm_serving.types import (
     NO_ROWS,
     NO_VALUES,
@@ -51,9 +51,9 @@ def test_what_engines_are_given_or_make_stays_what_it_is(given: object) -> None:
             setattr(given, name, getattr(given, name))
 
 
-@pytest.mark.parametrize("given", [ID, ROW, WAITING, Work((WAITING,), 0.0)])
+@pytest.mark.parametrize("given", [ID, ROW, WAITING, RunningBatch((WAITING,), 0.0)])
 def test_what_is_sealed_is_of_its_class_and_can_be_neither_changed_nor_emptied(given: object) -> None:
-    assert type(given) in (RequestId, InferenceRequest, WaitingRequest, Work)
+    assert type(given) in (RequestId, InferenceRequest, WaitingRequest, RunningBatch)
     for name in (field.name for field in fields(given)):  # type: ignore[arg-type]
         with pytest.raises(FrozenInstanceError):
             setattr(given, name, None)

@@ -25,7 +25,7 @@ from lab.reproductions.kairos.workloads import WORKLOADS
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import write_text
-from ros2_rfm_serving.server.horizon import outlooks
+from ros2_rfm_serving.server.horizon import horizon_decisions
 from ros2_rfm_serving.types import (
     NO_VALUES,
     SYSTEM1,
@@ -230,7 +230,7 @@ def test_shipped_recordings_fit_their_workload(repository: Path, name: str) -> N
 
 
 def rows_of(horizon: HorizonRequest, updates: Array) -> int:
-    (outlook,) = outlooks([horizon], [EngineReply(chunk_robot=empty(len(updates[0]), 1), updates=updates)])
+    (outlook,) = horizon_decisions([horizon], [EngineReply(chunk_robot=empty(len(updates[0]), 1), updates=updates)])
     return outlook.execution_horizon
 
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.server.brain import ServerBrain
+from ros2_rfm_serving.server.core import ServerCore
 from ros2_rfm_serving.types.texts import shortened
 
 
-class Counting:
+class RefusalCounters:
     """Counters of refused and lost requests. Any thread may call it, whatever lock it holds."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Counting:
         with self._counting:
             self.answers[kind] += 1
 
-    def mishap(self, kind: str, problem: str) -> None:
+    def count_fault(self, kind: str, problem: str) -> None:
         """Count a fault and keep its description."""
         self.refuse(kind, problem)
         self.problems[kind] = problem
@@ -53,32 +53,32 @@ class Counting:
             raise
 
 
-class Deciding:
+class LockedCore:
     """Context manager that gives exclusive access to the decision core. It is entered for every request, and a generator would take
-    twice as long. The hottest places take the `lock` itself, and then call `take_mishaps`."""
+    twice as long. The hottest places take the `lock` itself, and then call `count_faults`."""
 
-    __slots__ = ("_counting", "brain", "lock")
+    __slots__ = ("_counting", "core", "lock")
 
-    def __init__(self, brain: ServerBrain, counting: Counting) -> None:
-        self.brain = brain
+    def __init__(self, core: ServerCore, counting: RefusalCounters) -> None:
+        self.core = core
         """Decision core. It may be read without the lock where an inconsistent answer does no harm."""
         self._counting, self.lock = counting, threading.Lock()
 
-    def __enter__(self) -> ServerBrain:
+    def __enter__(self) -> ServerCore:
         self.lock.acquire()
-        return self.brain
+        return self.core
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self.brain.mishaps:
-                self.take_mishaps()
+            if self.core.faults:
+                self.count_faults()
         finally:
             self.lock.release()
 
-    def take_mishaps(self) -> None:
+    def count_faults(self) -> None:
         """Count the faults and drops that occurred during a decision, of foreign policies and of requests whose session has
         ended."""
-        mishaps, counting = self.brain.mishaps, self._counting
+        mishaps, counting = self.core.faults, self._counting
         while mishaps:
             kind, problem = mishaps.pop(0)
-            counting.mishap(kind, problem) if problem else counting.count(kind)
+            counting.count_fault(kind, problem) if problem else counting.count(kind)

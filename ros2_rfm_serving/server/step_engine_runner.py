@@ -10,25 +10,25 @@ from ros2_rfm_serving.engines.answers import FOREIGN, checked
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import EngineError, ModelError
-from ros2_rfm_serving.server.running import Mishap, Running, words
+from ros2_rfm_serving.server.engine_runner import EngineRunner, OnFault, error_text
 from ros2_rfm_serving.types import EngineReply, InferenceRequest
 
-MOST_BLANK_TURNS = 10_000
+MAX_WARMUP_ITERATIONS = 10_000
 """Number of turns after which a blank request is given up."""
 
 
-def running_of(engine: Engine, mishap: Mishap) -> Running:
+def runner_of(engine: Engine, on_fault: OnFault) -> EngineRunner:
     """Return the caller that fits an engine: stepwise if the engine supports it."""
-    return StepRunning(engine, mishap) if isinstance(engine, Stepping) else Running(engine, mishap)
+    return StepEngineRunner(engine, on_fault) if isinstance(engine, Stepping) else EngineRunner(engine, on_fault)
 
 
-class StepRunning(Running):
-    """Calls of a stepwise engine. One thread calls `enter`, `ready`, `turn` and `leave`, which raise nothing."""
+class StepEngineRunner(EngineRunner):
+    """Calls of a stepwise engine. One thread calls `enter`, `ready`, `iterate` and `leave`, which raise nothing."""
 
-    def __init__(self, engine: Engine, mishap: Mishap) -> None:
-        super().__init__(engine, mishap)
+    def __init__(self, engine: Engine, on_fault: OnFault) -> None:
+        super().__init__(engine, on_fault)
         self._steps = cast(Stepping, engine)
-        self._blanks = itertools.count(-1, -1)
+        self._warmup_numbers = itertools.count(-1, -1)
         """Numbers of blank requests; no work has a number below 1."""
 
     def enter(self, requests: Mapping[int, InferenceRequest], max_errors: int) -> dict[int, int]:
@@ -37,10 +37,10 @@ class StepRunning(Running):
             turns = {number: max(1, int(self._steps.num_turns(request))) for number, request in requests.items()}
             failed = _mapping(self._steps.enter(requests))
         except FOREIGN as error:
-            self._lost(requests, error, max_errors)
+            self._on_lost_rows(requests, error, max_errors)
             return {}
         for number in failed.keys() & requests.keys():
-            self._tell(failed[number])
+            self._count_failed(failed[number])
             del turns[number]
         if not turns:
             self._all_failed(len(requests), max_errors)
@@ -51,17 +51,17 @@ class StepRunning(Running):
         try:
             return sorted(int(number) for number in self._steps.ready())
         except FOREIGN as error:
-            self._mishap("engine_error", words(error))
+            self._on_fault("engine_error", error_text(error))
             return []
 
-    def turn(self, rows: Collection[int], max_errors: int) -> dict[int, EngineReply | None]:
+    def iterate(self, rows: Collection[int], max_errors: int) -> dict[int, EngineReply | None]:
         """Advance rows and return the answers of those that are done; None where there is no answer."""
         try:
             given = _mapping(self._steps.turn(rows))
             if strange := given.keys() - set(rows):
                 raise EngineError(f"a turn of rows {sorted(rows)} gave answers for {sorted(strange)}")
         except FOREIGN as error:
-            self._lost(rows, error, max_errors)
+            self._on_lost_rows(rows, error, max_errors)
             return dict.fromkeys(rows)
         answers = {number: self._usable(checked(self.engine.contract, answer)) for number, answer in given.items()}
         if answers and not any(answers.values()):
@@ -74,17 +74,17 @@ class StepRunning(Running):
         try:
             self._steps.leave(rows)
         except FOREIGN as error:
-            self._mishap("engine_error", words(error))
+            self._on_fault("engine_error", error_text(error))
 
     # --- failures ---
 
-    def _lost(self, rows: Collection[int], error: BaseException, max_errors: int) -> None:
+    def _on_lost_rows(self, rows: Collection[int], error: BaseException, max_errors: int) -> None:
         """Report rows that have no answer after an error, and remove them from the engine."""
         self._raised(error, len(rows))
         self.leave(list(rows))
         self._all_failed(len(rows), max_errors)
 
-    def _tell(self, error: Any) -> None:
+    def _count_failed(self, error: Any) -> None:
         self._usable(error if isinstance(error, ModelError) else EngineError(f"an error of {type(error).__name__}"))
 
     def _all_failed(self, num_rows: int, max_errors: int) -> None:
@@ -94,26 +94,26 @@ class StepRunning(Running):
     def _problem(self, num_rows: int) -> str:
         """Return the problem of the engine with blank rows, beside those in flight; empty: it answers them."""
         blank = blank_request(self.engine.contract, encoded=self.engine.takes_encoded)
-        rows = {next(self._blanks): blank for _ in range(num_rows)}
+        rows = {next(self._warmup_numbers): blank for _ in range(num_rows)}
         try:
             return self._problem_of(rows)
         except FOREIGN as error:
-            return words(error)
+            return error_text(error)
         finally:
             self.leave(list(rows))
 
     def _problem_of(self, rows: dict[int, InferenceRequest]) -> str:
         for error in _mapping(self._steps.enter(rows)).values():
-            return words(error)
+            return error_text(error)
         left = set(rows)
-        for _ in range(MOST_BLANK_TURNS):
+        for _ in range(MAX_WARMUP_ITERATIONS):
             if not left:
                 return ""
             for number, answer in _mapping(self._steps.turn(left)).items():
                 left.discard(number)
                 if problem := self._problem_in(checked(self.engine.contract, answer)):
                     return problem
-        return f"rows that are not done after {MOST_BLANK_TURNS} turns"
+        return f"rows that are not done after {MAX_WARMUP_ITERATIONS} turns"
 
 
 def _mapping(given: Any) -> dict[int, Any]:

@@ -36,7 +36,7 @@ class FairQueue(Generic[K, T]):
     def pop(self, key: K) -> T | None:
         return self._items.pop(key, None)
 
-    def take(self) -> tuple[K, T]:
+    def pop_next(self) -> tuple[K, T]:
         """Remove and return the item of the key with the least service; the first to arrive wins a tie."""
         key = min(self._items, key=self._had.__getitem__)
         self._last = max(self._last, self._had[key])

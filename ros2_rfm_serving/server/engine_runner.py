@@ -16,32 +16,32 @@ from ros2_rfm_serving.errors import EngineError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, SessionSharing
 
 EXCLUSIVE = SessionSharing.EXCLUSIVE
-Mishap = Callable[[str, str], None]
+OnFault = Callable[[str, str], None]
 """Function that receives (counter, problem)."""
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
 def described(text: str, problem: str) -> str:
     """Return a text model's answer, shortened, and its problem."""
     plain = " ".join(text.split())
-    return f"{plain[:MAX_SHOWN_CHARACTERS] + '...' * (len(plain) > MAX_SHOWN_CHARACTERS)!r}, {problem}"
+    return f"{plain[:MAX_QUOTED_CHARACTERS] + '...' * (len(plain) > MAX_QUOTED_CHARACTERS)!r}, {problem}"
 
 
-MAX_SHOWN_CHARACTERS = 120
+MAX_QUOTED_CHARACTERS = 120
 
 
-class Running:
-    """Calls of one engine. `mishap` receives every request without an answer. Several threads may call `run` at once."""
+class EngineRunner:
+    """Calls of one engine. `on_fault` receives every request without an answer. Several threads may call `run` at once."""
 
-    def __init__(self, engine: Engine, mishap: Mishap) -> None:
+    def __init__(self, engine: Engine, on_fault: OnFault) -> None:
         self.engine = engine
         self._is_exclusive = engine.contract.serving is EXCLUSIVE
         self.num_failed = 0
         """Number of batches in a row without any answer."""
-        self._mishap = mishap
+        self._on_fault = on_fault
         self._episode: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._examining = threading.Lock()
@@ -79,17 +79,17 @@ class Running:
         try:
             self.engine.close_session(robot, component, epoch)
         except FOREIGN as error:
-            self._mishap("engine_error", words(error))
+            self._on_fault("engine_error", error_text(error))
 
     def _usable(self, answer: Answer) -> EngineReply | None:
         if isinstance(answer, UnusableAnswerError):
-            self._mishap("plan_violation", described(answer.text, str(answer)))
+            self._on_fault("plan_violation", described(answer.text, str(answer)))
             return None
         if isinstance(answer, ModelError):
-            self._mishap("bad_output" if isinstance(answer, EngineError) else "engine_error", str(answer))
+            self._on_fault("bad_output" if isinstance(answer, EngineError) else "engine_error", str(answer))
             return None
         if name := _not_finite(answer):
-            self._mishap("non_finite_output", f"{name} holds NaN or infinity")
+            self._on_fault("non_finite_output", f"{name} holds NaN or infinity")
             return None
         return answer
 
@@ -97,9 +97,9 @@ class Running:
         """Report an error that left `num_rows` requests without an answer. If the device is lost, the engine is given up at once,
         so that no further request fails on it."""
         for _ in range(num_rows):
-            self._mishap("engine_error", words(error))
+            self._on_fault("engine_error", error_text(error))
         if device_is_lost(error):
-            self._given_up = f"its device is lost: {words(error)}"
+            self._given_up = f"its device is lost: {error_text(error)}"
 
     def _failed(self, failed: bool) -> int:
         """Count a failed batch, or restart the count, and return the number of failed batches in a row."""
@@ -111,7 +111,7 @@ class Running:
         try:
             return bool(self.engine.is_dead)
         except FOREIGN as error:  # then its answers decide
-            self._mishap("engine_error", words(error))
+            self._on_fault("engine_error", error_text(error))
             return False
 
     def _begin_episode(self, request: InferenceRequest) -> None:
@@ -145,12 +145,12 @@ class Running:
         except UnusableAnswerError:
             return ""
         except FOREIGN as error:
-            return words(error)
+            return error_text(error)
         return next(filter(None, map(self._problem_in, answers)), "")
 
     def _problem_in(self, answer: Answer) -> str:
         if isinstance(answer, ModelError) and not isinstance(answer, UnusableAnswerError):
-            return words(answer)
+            return error_text(answer)
         name = _not_finite(answer) if isinstance(answer, EngineReply) else ""
         return f"{name} of NaN or infinity" if name else ""
 
