@@ -27,10 +27,24 @@ ROOMS = ("types", "factory", "profiles", "engines", "dispatch", "scheduler", "se
 """Packages whose source enters the digest: all that the compiler reads."""
 MODULES = (
     *(f"types.{name}" for name in ("schedule_follower", "histogram", "batch_wait", "desynchronisation")),
-    *(f"robot.{name}" for name in ("core", "figures", "history", "parts", "supervision", "task", "tasks")),
-    *(f"robot.conversation.{name}" for name in ("calls", "conversation", "due", "flight", "latency", "link", "links")),
-    *(f"robot.conversation.{name}" for name in ("presence", "requests")),
-    *(f"robot.motion.{name}" for name in ("action_queue", "failsafe", "fallback", "gate", "motion", "pace", "shaping")),
+    *(f"robot.{name}" for name in ("core", "figures", "history", "parts", "task_rules", "task", "tasks")),
+    *(
+        f"robot.client.{name}"
+        for name in (
+            "calls",
+            "request_scheduler",
+            "request_timing",
+            "pending_requests",
+            "latency",
+            "component_client",
+            "server_clients",
+        )
+    ),
+    *(f"robot.client.{name}" for name in ("server_liveness", "requests")),
+    *(
+        f"robot.motion.{name}"
+        for name in ("action_queue", "failsafe", "fallback", "chunk_validator", "command_generator", "pace", "shaping")
+    ),
     *("robot.motion.smoothness", "robot.motion.trail"),
     *(f"server.{name}" for name in ("core", "server", "mailboxes", "figures", "engine_queues", "intake", "replies")),
     *(f"server.{name}" for name in ("core_access", "loop", "step_engine_runner", "engine_runner", "quota")),

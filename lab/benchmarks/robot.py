@@ -17,8 +17,8 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.operate.inputs import console, write_text
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.robot import RobotBrain, RobotConfig
-    from ros2_rfm_serving.robot.limits import Limits
+    from ros2_rfm_serving.robot import RobotConfig, RobotCore
+    from ros2_rfm_serving.robot.limits import MotionLimits
     from ros2_rfm_serving.types import ActionChunk, ObservationRequest
 
 SERVER, ROBOT, MODEL_HASH = "stub", "bench", "stub"
@@ -99,10 +99,10 @@ def _measure(mode: str, load: Load, ticks: int) -> Round:
             started_s = time.perf_counter()
         now_s += period_s
         if now_s - status_s >= STATUS_PERIOD_S:
-            brain.server_seen(SERVER, True, now_s)
+            brain.on_server_status(SERVER, True, now_s)
             status_s = now_s
         for chunk in stub.due(now_s):
-            brain.reply(chunk, now_s)
+            brain.on_reply(chunk, now_s)
         sensors = Sensors(state=state, state_s=now_s, images=(), images_s=now_s, positions=positions)
         before_s = time.perf_counter()
         tick = brain.tick(sensors, now_s)
@@ -120,15 +120,15 @@ def _measure(mode: str, load: Load, ticks: int) -> Round:
     return Round(1e6 * float(p50_s), 1e6 * float(p99_s), ticks / took_s, executed / ticks, requests)
 
 
-def _brain(mode: str, load: Load) -> RobotBrain:
-    from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
+def _brain(mode: str, load: Load) -> RobotCore:
+    from ros2_rfm_serving.robot import RobotConfig, RobotCore, TaskGoal
     from ros2_rfm_serving.robot.config import CommandType
-    from ros2_rfm_serving.robot.limits import Limits
+    from ros2_rfm_serving.robot.limits import MotionLimits
     from ros2_rfm_serving.types import SYSTEM1, Conditioning, Placement, Route, Schedule
 
     prefixes = dict.fromkeys(("prefix", LIMITED, RECORDED), Conditioning.PREFIX)
     conditionings, limited = {**prefixes, "guided": Conditioning.GUIDED}, mode in (LIMITED, RECORDED)
-    make = _recorded if mode == RECORDED else RobotBrain
+    make = _recorded if mode == RECORDED else RobotCore
     brain = make(
         RobotConfig(
             name=ROBOT,
@@ -140,7 +140,7 @@ def _brain(mode: str, load: Load) -> RobotBrain:
             synchronous=mode == "synchronous",
             conditioning=conditionings.get(mode, Conditioning.NONE),
             command_type=CommandType.POSITION if limited else CommandType.DELTA,
-            limits=_limits(load.num_actions) if limited else Limits(),
+            limits=_limits(load.num_actions) if limited else MotionLimits(),
         )
     )
     placement = Placement(
@@ -154,13 +154,13 @@ def _brain(mode: str, load: Load) -> RobotBrain:
         predicted_p99_s=0.0,
     )
     route = Route(robot=ROBOT, component=SYSTEM1, server=SERVER, max_rate_hz=2.0 * load.control_rate_hz, slo_s=0.0)
-    brain.follow(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"), 0.0)
-    brain.server_seen(SERVER, True, 0.0)
+    brain.on_schedule(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"), 0.0)
+    brain.on_server_status(SERVER, True, 0.0)
     brain.start(TaskGoal(task="bench", instruction="go on", time_budget_s=1e9, reset=False), 0.0)
     return brain
 
 
-def _recorded(config: RobotConfig) -> RobotBrain:
+def _recorded(config: RobotConfig) -> RobotCore:
     from ros2_rfm_serving.audit.journal import Journal
     from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 
@@ -171,11 +171,11 @@ def _recorded(config: RobotConfig) -> RobotBrain:
     return brain
 
 
-def _limits(num_actions: int) -> Limits:
-    from ros2_rfm_serving.robot.limits import Limits
+def _limits(num_actions: int) -> MotionLimits:
+    from ros2_rfm_serving.robot.limits import MotionLimits
 
     low, high, fast = (-1.0,) * num_actions, (1.0,) * num_actions, (2.0,) * num_actions
-    return Limits(lower=low, upper=high, max_velocity=fast, max_acceleration=tuple(5.0 * v for v in fast))
+    return MotionLimits(lower=low, upper=high, max_velocity=fast, max_acceleration=tuple(5.0 * v for v in fast))
 
 
 class _Stub:
@@ -187,11 +187,11 @@ class _Stub:
         steps = np.linspace(0.0, 0.1, load.chunk_length, dtype=np.float32)
         self._rows = np.repeat(steps[:, None], load.num_actions, axis=1)
 
-    def take(self, brain: RobotBrain, tick: Any, now_s: float) -> None:
+    def take(self, brain: RobotCore, tick: Any, now_s: float) -> None:
         for server, opening in tick.opens:
-            brain.session_opened(opening.component, server, self._grant(), now_s)
+            brain.on_session_opened(opening.component, server, self._grant(), now_s)
         for reset in tick.resets:
-            brain.episode_reset(reset, True)
+            brain.on_episode_reset(reset, True)
         self._under_way += [(now_s + self._delay_s, request) for _, request in tick.requests]
 
     def due(self, now_s: float) -> list[ActionChunk]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ros2_rfm_serving.dispatch import CONTINUOUS
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.server import ModelServer, ServerConfig
@@ -61,7 +61,7 @@ class Loop:
         self, engines: Mapping[str, Engine], config: RobotConfig, delay_steps: int, schedule: Schedule | None = None
     ) -> None:
         """engines: per component. schedule: with a placement for each; None: every component is requested as often as possible."""
-        self.brain = RobotBrain(config)
+        self.brain = RobotCore(config)
         schedule = schedule or schedule_of(engines)
         self._servers = {
             placement.server: ModelServer(_config_of(placement, config), engines[placement.components[0]])
@@ -72,7 +72,7 @@ class Loop:
         self._tick = 0
         self.fresh = False
         """Whether a chunk arrived of which no step is executed yet."""
-        self.brain.follow(schedule, self.now_s)
+        self.brain.on_schedule(schedule, self.now_s)
 
     @property
     def now_s(self) -> float:
@@ -86,7 +86,7 @@ class Loop:
         for _, server, request in due:
             self._answer(server, request)
         for server in self._servers:
-            self.brain.server_seen(server, True, now_s)
+            self.brain.on_server_status(server, True, now_s)
         encoded = tuple(
             EncodedImage(camera=name, format="rgb8", data=pixels.tobytes(), height_px=pixels.shape[0], width_px=pixels.shape[1])
             for name, pixels in images.items()
@@ -106,12 +106,12 @@ class Loop:
         period(command)
 
     def _open(self, server: str, opening: SessionRequest) -> None:
-        self.brain.session_opened(opening.component, server, self._servers[server].open_session(opening), self.now_s)
+        self.brain.on_session_opened(opening.component, server, self._servers[server].open_session(opening), self.now_s)
 
     def _answer(self, server: str, request: ObservationRequest) -> None:
         self._servers[server].submit(request, self.now_s)
         for reply in _served(self._servers[server], lambda: self.now_s):
-            self.fresh = self.brain.reply(reply, self.now_s) or self.fresh
+            self.fresh = self.brain.on_reply(reply, self.now_s) or self.fresh
 
 
 def _config_of(placement: Placement, config: RobotConfig) -> ServerConfig:

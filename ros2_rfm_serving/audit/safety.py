@@ -22,7 +22,7 @@ LEAVES_REQUESTS = frozenset(
     {
         "ServerStatusReceived",
         "ServerLoadingReceived",
-        "ServerProcessSeen",
+        "ServerLivenessReceived",
         "StopRequested",
         "TrajectoryStopRequested",
         "CountsAdded",

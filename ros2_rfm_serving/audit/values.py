@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ros2_rfm_serving.dispatch import StepCosts, history
-from ros2_rfm_serving.robot import RobotConfig, Sensors, Tick, config, events, gate, limits, task, why
-from ros2_rfm_serving.robot.conversation import flight, link
+from ros2_rfm_serving.robot import RobotConfig, Sensors, TickResult, chunk_validation, config, events, limits, task, why
+from ros2_rfm_serving.robot.client import component_client, pending_requests
 from ros2_rfm_serving.server import ServerConfig, SessionRules, core, engine_queues
 from ros2_rfm_serving.server import events as server_events
 from ros2_rfm_serving.server import horizon as horizons
@@ -53,7 +53,7 @@ ROBOT_EVENTS: Mapping[str, type] = MappingProxyType(
         "ScheduleReceived": events.ScheduleReceived,
         "ServerStatusReceived": events.ServerStatusReceived,
         "ServerLoadingReceived": events.ServerLoadingReceived,
-        "ServerProcessSeen": events.ServerProcessSeen,
+        "ServerLivenessReceived": events.ServerLivenessReceived,
         "ServerLost": events.ServerLost,
         "SessionOpened": events.SessionOpened,
         "SessionRefused": events.SessionRefused,
@@ -109,13 +109,13 @@ VALUES: Mapping[str, type] = MappingProxyType(
     {
         "Admission": AdmissionRecord,
         "Chunk": ActionChunk,
-        "ChunkOrigin": why.Origin,
-        "CommandLimits": limits.Limits,
-        "CommandSource": why.By,
+        "ChunkOrigin": why.CommandOrigin,
+        "CommandLimits": limits.MotionLimits,
+        "CommandSource": why.CommandSource,
         "CommandType": config.CommandType,
         "Conditioning": Conditioning,
-        "ConnectionConfig": config.LinkConfig,
-        "ConnectionState": link.LinkState,
+        "ConnectionConfig": config.ComponentClientConfig,
+        "ConnectionState": component_client.ClientState,
         "EncodedImage": EncodedImage,
         "EngineLimits": engine_queues.EngineLimits,
         "EnginePhases": EnginePhases,
@@ -131,7 +131,7 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "InferenceRequest": InferenceRequest,
         "Interval": history.TimeInterval,
         "ModelContract": ModelContract,
-        "ModelIdentity": link.ModelIdentity,
+        "ModelIdentity": component_client.ModelIdentity,
         "ObservationRequest": ObservationRequest,
         "OutputKind": OutputKind,
         "Pipelining": PipelineConfig,
@@ -140,7 +140,7 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "PrefixSchedule": PrefixSchedule,
         "QueueCompatibility": config.Compatibility,
         "RequestId": RequestId,
-        "RequestInFlight": flight.InFlight,
+        "RequestInFlight": pending_requests.PendingRequest,
         "RobotConfig": RobotConfig,
         "RobotState": RobotState,
         "Route": Route,
@@ -161,10 +161,10 @@ VALUES: Mapping[str, type] = MappingProxyType(
         "TaskPhase": TaskPhase,
         "TaskPolicy": config.TaskPolicy,
         "TaskResult": task.TaskResult,
-        "Tick": Tick,
+        "Tick": TickResult,
         "Trajectory": config.Trajectory,
-        "ValidationConfig": gate.GateConfig,
-        "ValidationMode": gate.GateMode,
+        "ValidationConfig": chunk_validation.ChunkValidatorConfig,
+        "ValidationMode": chunk_validation.ChunkValidatorMode,
         "Verdict": JudgeVerdict,
     }
 )

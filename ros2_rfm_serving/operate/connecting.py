@@ -120,14 +120,14 @@ def _stand_in_profile(model: str) -> str:
 
 def settings_of_file(file: Path, robot: str) -> RobotSettings:
     """Return the settings that robot_node reads from a file. Raises: `ConfigurationError` that names file, key, value and fix."""
-    from ros2_rfm_serving.robot import RobotBrain
+    from ros2_rfm_serving.robot import RobotCore
     from ros2_rfm_serving.ros.node.draft import draft
     from ros2_rfm_serving.ros.robot.settings import robot_settings
 
     own = RobotFile.read(file)
     try:
         settings = robot_settings(draft(own.parameters), robot)
-        RobotBrain(settings.config)
+        RobotCore(settings.config)
     except ConfigurationError as error:
         raise own.source.error(own.where.get(error.key, (error.key,)), error.problem, error.fix) from None
     return settings

@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory.nodes import WORLD_EXECUTABLES, NodeSpec, merged_p
 from ros2_rfm_serving.factory.robot_file import DECLARED_BY, RobotFile, is_section_for
 from ros2_rfm_serving.factory.yaml_source import KeyPath
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.ros import foreman_node, scheduler_node
 from ros2_rfm_serving.ros.node.draft import declare_every_nodes, draft
 from ros2_rfm_serving.ros.node.faulty import declare_faults
@@ -90,7 +90,7 @@ def _robot_draft(node: NodeSpec, factory_file: str) -> RobotDraft:
         declare_own(drafted, node.executable)
         FaultPlan.parse(str(drafted.get_parameter("faults").value))
         settings = robot_settings(drafted, node.name)
-        RobotBrain(settings.config)  # the node does so too, and refuses an unsuitable ladder or limits
+        RobotCore(settings.config)  # the node does so too, and refuses an unsuitable ladder or limits
         check_name("robot", settings.config.name)
         if settings.io.sink.kind is SinkKind.CUSTOM and not node.host:  # the class need not be installed on other machines
             load_class(settings.io.sink.custom_class)

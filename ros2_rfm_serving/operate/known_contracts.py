@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ros2_rfm_serving.engines.base import Predicts, offered
 from ros2_rfm_serving.engines.emulated import MAX_NUM_STEPS, contract_of, spec_of
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
-from ros2_rfm_serving.robot.conversation.requests import session_request
+from ros2_rfm_serving.robot.client.requests import session_request
 from ros2_rfm_serving.server.contract import differences
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1, Conditioning, HorizonRequest, ModelContract, OutputKind

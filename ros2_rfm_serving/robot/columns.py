@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import Array
 
 Mask = npt.NDArray[np.bool_]
@@ -129,7 +129,7 @@ class ActionColumns:
         *,
         types: tuple[CommandType, ...] = (),
         turns: tuple[float, ...] = (),
-        limits: Limits | None = None,
+        limits: MotionLimits | None = None,
     ) -> ActionColumns:
         """Return the columns with these names. types, turns: per column; empty: all are `kind`, and none wraps.
 
@@ -138,7 +138,7 @@ class ActionColumns:
         for key, given in (("command_types", types), ("continuous_joints", turns)):
             if given and len(given) != len(names):
                 raise ConfigurationError(f"{len(given)} values for {len(names)} actions", key=key, fix="give one per action")
-        limits = limits or Limits()
+        limits = limits or MotionLimits()
         limits.check(len(names))
         num = len(names)
         return cls(
@@ -273,7 +273,7 @@ def rounded_down(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(nearest > bound, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float64)
 
 
-def suggestions(columns: ActionColumns, limits: Limits) -> Iterator[str]:
+def suggestions(columns: ActionColumns, limits: MotionLimits) -> Iterator[str]:
     """Yield advice for users about a description that is valid."""
     yield from _without_speed_limit(columns, limits)
     for key, rates in (("max_velocity", limits.max_velocity), ("max_acceleration", limits.max_acceleration)):
@@ -297,7 +297,7 @@ def suggestions(columns: ActionColumns, limits: Limits) -> Iterator[str]:
                 )
 
 
-def _without_speed_limit(columns: ActionColumns, limits: Limits) -> Iterator[str]:
+def _without_speed_limit(columns: ActionColumns, limits: MotionLimits) -> Iterator[str]:
     rates = limits.max_velocity or (math.inf,) * len(columns)
     unlimited = [
         name

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ros2_rfm_serving.robot.gate import GateConfig
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import (
     Array,
     Conditioning,
@@ -44,7 +44,7 @@ class CommandType(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkConfig:
+class ComponentClientConfig:
     request_timeout_s: float = 1.0
     open_timeout_s: float = 3.0
     max_timeouts: int = 2
@@ -168,8 +168,8 @@ class RobotConfig:
     """[A] type of each column; empty: all are `command_type`. `robot/columns.py` describes the consequences."""
     turns: tuple[float, ...] = ()
     """[A] one turn of each continuous joint, in the action's units; 0: the column does not wrap; empty: none does."""
-    limits: Limits = field(default_factory=Limits)
-    gate: GateConfig = field(default_factory=GateConfig)
+    limits: MotionLimits = field(default_factory=MotionLimits)
+    gate: ChunkValidatorConfig = field(default_factory=ChunkValidatorConfig)
     """Checks of a whole chunk before its first action is executed."""
     fallback: tuple[Rung, ...] = (Rung(Motion.HOLD),)
     """Fallback ladder, which is followed while there is no action to execute."""
@@ -194,7 +194,7 @@ class RobotConfig:
     tick_is_step: bool = True
     """True: a tick is a control step unless it comes too early to be one, as where sensors or a timer set the rhythm. False: ticks
     come whenever there is something to do, and an action lasts one step from the tick that commanded it."""
-    link: LinkConfig = field(default_factory=LinkConfig)
+    link: ComponentClientConfig = field(default_factory=ComponentClientConfig)
 
     @property
     def step_rate_hz(self) -> float:
@@ -241,7 +241,7 @@ class EpisodeReset(NamedTuple):
 
 
 @record(frozen=True, slots=True)
-class Tick:
+class TickResult:
     """Output of one control period."""
 
     command: Array | None
@@ -249,8 +249,8 @@ class Tick:
     requests: tuple[tuple[str, ObservationRequest], ...] = ()
     """(server, request) of each request to send."""
     opens: tuple[tuple[str, SessionRequest], ...] = ()
-    """(server, request) of each session to request; answer with `session_opened` or `session_refused`."""
+    """(server, request) of each session to request; answer with `on_session_opened` or `on_session_refused`."""
     resets: tuple[EpisodeReset, ...] = ()
-    """Episode resets to send; answer with `episode_reset`."""
+    """Episode resets to send; answer with `on_episode_reset`."""
     trajectory: Trajectory | None = None
     """Trajectory that replaces the one that the controller executes; None: that one continues."""

@@ -1,4 +1,4 @@
-"""Events that are the inputs of a robot's core: `RobotBrain.handle` accepts them.
+"""Events that are the inputs of a robot's core: `RobotCore.handle` accepts them.
 
 Events are values: nothing changes one after it was made. The time of an event is not a field; it is passed with the event.
 """
@@ -37,7 +37,7 @@ class ServerLoadingReceived:
 
 
 @record(frozen=True, slots=True)
-class ServerProcessSeen:
+class ServerLivenessReceived:
     """A sign from the middleware that the process of a server is alive."""
 
     server: str
@@ -68,9 +68,9 @@ class SessionRefused:
     component: str
     server: str
     problem: str
-    contract: bool = False
+    is_contract_mismatch: bool = False
     """True when robot and server do not fit."""
-    full: bool = False
+    is_server_full: bool = False
     """True when the server accepts no more sessions."""
 
 
@@ -83,7 +83,7 @@ class RefetchRequested:
 
 @record(frozen=True, slots=True)
 class EpisodeResetAnswered:
-    """The answer of a server to one of `Tick.resets`."""
+    """The answer of a server to one of `TickResult.resets`."""
 
     reset: EpisodeReset
     ok: bool
@@ -184,7 +184,7 @@ Event = (
     ScheduleReceived
     | ServerStatusReceived
     | ServerLoadingReceived
-    | ServerProcessSeen
+    | ServerLivenessReceived
     | ServerLost
     | SessionOpened
     | SessionRefused

@@ -14,7 +14,7 @@ MAX_LAG_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class MotionLimits:
     """Limits per action column, in the command's units; an empty tuple: no limit of that kind; an infinite entry: none there."""
 
     lower: tuple[float, ...] = ()

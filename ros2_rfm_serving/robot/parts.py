@@ -8,39 +8,39 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.client.component_client import ClientState, ModelIdentity
+from ros2_rfm_serving.robot.client.request_scheduler import RequestScheduler
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig
-from ros2_rfm_serving.robot.conversation.conversation import Conversation
-from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity
 from ros2_rfm_serving.robot.figures import ComponentFigures
 from ros2_rfm_serving.robot.history import ExecutionHistory
+from ros2_rfm_serving.robot.motion.command_generator import CommandGenerator
 from ros2_rfm_serving.robot.motion.failsafe import Facts, FailSafe
-from ros2_rfm_serving.robot.motion.motion import Motor
-from ros2_rfm_serving.robot.motion.pace import Pace
+from ros2_rfm_serving.robot.motion.pace import ExecutionPace
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.motion.trajectory import TrajectoryPlanner
-from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
+from ros2_rfm_serving.robot.task_rules import TaskRules
 from ros2_rfm_serving.types import NOT_ADMITTED, Conditioning, RobotState, ScheduleFollower, TaskPhase
 from ros2_rfm_serving.types.contracts import agreed_conditioning
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
-OPEN, EXECUTING = LinkState.OPEN, TaskPhase.EXECUTING
+OPEN, EXECUTING = ClientState.OPEN, TaskPhase.EXECUTING
 RATES_WINDOW_S = 5.0
 """Window over which actions and chunks per second are counted."""
 
 
 class RobotParts:
-    """State and figures of a robot's core; `RobotBrain` adds its behaviour."""
+    """State and figures of a robot's core; `RobotCore` adds its behaviour."""
 
     KEPT: ClassVar = kept(
-        *("refused", "following", "admission", "episode", "paused", "plan", "history", "figures"),
+        *("refused", "schedule_follower", "admission", "episode", "paused", "plan", "history", "figures"),
         num_held_periods="held_ticks",
-        motion="_motor",
+        motion="_motion",
         trajectory="_planner",
         held_periods="_holds",
-        task_rules="_supervision",
-        client="_talk",
+        task_rules="_task_rules",
+        client="_client",
         failsafe="_failsafe",
         needs_chunk_since_s="_needs_chunk_since_s",
         has_chunk_of_session="_served",
@@ -59,7 +59,7 @@ class RobotParts:
         """Build the parts of the core. Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
         self.config = config
         self.refused: Counter[str] = Counter()
-        self.following = ScheduleFollower()
+        self.schedule_follower = ScheduleFollower()
         self.admission = NOT_ADMITTED
         self.episode = 0
         self.task: TaskRun | None = None
@@ -71,14 +71,14 @@ class RobotParts:
         self.held_ticks = 0
         self.figures: defaultdict[str, ComponentFigures] = defaultdict(ComponentFigures)
         """Response statistics of each component that has answered, or has been late."""
-        self._motor = Motor(config, self.refused)
-        self._queue = self._motor.queue
+        self._motion = CommandGenerator(config, self.refused)
+        self._queue = self._motion.queue
         self._planner = TrajectoryPlanner(config) if config.trajectory_horizon_s else None
-        self._holds = Pace(1.0 / config.control_rate_hz)
+        self._holds = ExecutionPace(1.0 / config.control_rate_hz)
         """Pace at which control periods without an action are counted."""
-        self._supervision = Supervision(config.policy)
-        self._talk = Conversation(config, self._motor, self._supervision, self.refused)
-        self._links = self._talk.links
+        self._task_rules = TaskRules(config.policy)
+        self._client = RequestScheduler(config, self._motion, self._task_rules, self.refused)
+        self._clients = self._client.clients
         self._failsafe = FailSafe(config.failsafe)
         self._needs_chunk_since_s = math.inf
         self._served = False
@@ -101,7 +101,7 @@ class RobotParts:
     # --- snapshots ---
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state of the core as plain values, for `RobotBrain.from_state`. It shares no mutable part with the core."""
+        """Return the state of the core as plain values, for `RobotCore.from_state`. It shares no mutable part with the core."""
         task = None if self.task is None else state_of(self.task, TaskRun.KEPT)
         return {**state_of(self, self.KEPT), "task": task}
 
@@ -124,47 +124,47 @@ class RobotParts:
         if config.horizon != self.config.horizon and config.horizon.policy:
             problem = f"servers were told it with the policy {config.horizon.policy!r} when the session opened"
             raise ConfigurationError(problem, key="execution_horizon", fix="deactivate the robot and clean it up first")
-        move = self._motor.prepared(config)
+        move = self._motion.prepared(config)
 
         def apply() -> None:
             self.config = config
             move()
             if self._planner is not None:
                 self._planner.reconfigure(config)
-            self._talk.reconfigure(config)
-            self._supervision.reconfigure(config.policy)
+            self._client.reconfigure(config)
+            self._task_rules.reconfigure(config.policy)
             self._failsafe.reconfigure(config.failsafe)
 
         return apply
 
     def _facts(self) -> Facts:
         """Return the facts that determine the fail-safe state."""
-        link, talk = self._links.system1, self._talk
+        link, talk = self._clients.system1, self._client
         failing_s = math.inf
         if link is not None and link.unanswered_s < math.inf:
             failing_s = link.unanswered_s + (link.slo_s if link.slo_s < math.inf else 0.0)
         return Facts(
             link is not None and link.route is not None,
             "" if link is not None and link.state is OPEN else (link.problem if link else "no schedule yet"),
-            self._links.mismatch,
+            self._clients.mismatch,
             self.executing and not self.paused,
             self._connected,
             self._served,
             self._needs_chunk_since_s,
             self._stalls_after_s(),
             failing_s,
-            self._motor.gate.units or talk.due.too_slow,
+            self._motion.validator.units or talk.timing.too_slow,
             talk.no_request,
         )
 
     @property
-    def _in_hands(self) -> bool:
+    def _awaits_operator(self) -> bool:
         """Return whether the robot stands until an operator decides how to continue."""
-        return self.paused or self._supervision.needs_person
+        return self.paused or self._task_rules.needs_operator
 
     def _stalls_after_s(self) -> float:
         """Return how long a robot may normally be without an action, while its first chunk, or one to wait for, is computed."""
-        return 0.0 if self._had_chunk and not self._talk.due.waits else self.config.failsafe.degraded_after_s
+        return 0.0 if self._had_chunk and not self._client.timing.waits_for_chunk else self.config.failsafe.degraded_after_s
 
     # --- figures ---
 
@@ -181,12 +181,12 @@ class RobotParts:
     @property
     def mismatch(self) -> str:
         """Return how a server's model differs from the one that the robot has worked with; empty: it does not."""
-        return self._links.mismatch
+        return self._clients.mismatch
 
     @property
     def conditioning(self) -> Conditioning | None:
         """Return the conditioning of System 1's session; None: there is no session, or the robot is synchronous."""
-        link = self._links.system1
+        link = self._clients.system1
         if link is None or link.contract is None or self.config.synchronous:
             return None
         return agreed_conditioning(self.config.conditioning, link.contract)
@@ -194,7 +194,7 @@ class RobotParts:
     @property
     def refusals(self) -> dict[str, str]:
         """Return component -> reason why its server does not serve it."""
-        return {link.component: link.refusal for link in self._links.all if link.refusal}
+        return {link.component: link.refusal for link in self._clients.all if link.refusal}
 
     @property
     def state_changes(self) -> Counter[tuple[RobotState, RobotState]]:
@@ -203,16 +203,16 @@ class RobotParts:
     @property
     def stop_reason(self) -> str:
         """Return why the task is STOPPED or WAITING; empty: it is not."""
-        return self._supervision.stopped if self.task is not None else ""
+        return self._task_rules.stopped if self.task is not None else ""
 
     @property
-    def gate_warnings(self) -> Counter[str]:
+    def validator_warnings(self) -> Counter[str]:
         """Return check -> number of chunks that were executed although this check of the gate failed."""
-        return self._motor.gate_warnings
+        return self._motion.validator_warnings
 
     @property
     def violations(self) -> Counter[str]:
-        return self._supervision.violations
+        return self._task_rules.violations
 
     @property
     def retries(self) -> int:
@@ -225,32 +225,32 @@ class RobotParts:
 
     @property
     def staleness_s(self) -> float:
-        return self._motor.staleness_s
+        return self._motion.staleness_s
 
     @property
     def oldest_staleness_s(self) -> float:
         """Return the age of the observation that the chunk of the last executed action began with."""
-        return self._motor.oldest_staleness_s
+        return self._motion.oldest_staleness_s
 
     @property
     def stalenesses(self) -> Histogram:
         """Return the staleness of every executed action, s."""
-        return self._motor.stalenesses
+        return self._motion.stalenesses
 
     @property
     def horizons(self) -> Histogram:
         """Return the horizons of all chunks with a server's horizon, s, less what was executed meanwhile."""
-        return self._motor.horizons
+        return self._motion.horizons
 
     @property
     def fallbacks(self) -> Counter[str]:
         """Return how often each motion of the fallback ladder was begun."""
-        return Counter({motion.value: count for motion, count in self._motor.ladder.entered.items()})
+        return Counter({motion.value: count for motion, count in self._motion.ladder.entered.items()})
 
     @property
     def smoothness(self) -> Smoothness:
         """Return the smoothness of this episode."""
-        return self._motor.smoothness
+        return self._motion.smoothness
 
     @property
     def queue_depth(self) -> int:
@@ -269,31 +269,31 @@ class RobotParts:
     @property
     def system1_server(self) -> str:
         """Return the server in use, which may be the standby."""
-        link = self._links.system1
+        link = self._clients.system1
         return link.server if link else ""
 
     @property
     def ready_servers(self) -> list[str]:
         """Return the servers that report that they are ready and are not lost."""
-        return sorted(self._links.servers.ready)
+        return sorted(self._clients.servers.ready)
 
     @property
     def failovers(self) -> int:
-        return self._links.failovers
+        return self._clients.failovers
 
     @property
     def sessions(self) -> list[tuple[str, str, int]]:
         """Return (server, component, epoch) of each open session."""
-        return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is OPEN]
+        return [(link.server, link.component, link.epoch) for link in self._clients.all if link.state is OPEN]
 
     @property
     def round_trips_s(self) -> list[float]:
-        link = self._links.system1
+        link = self._clients.system1
         return link.latencies.values_s() if link else []
 
     def slo_s(self, component: str) -> float:
         """Return the SLO of a component; infinite: it has none."""
-        link = self._links.get(component)
+        link = self._clients.get(component)
         return link.slo_s if link else math.inf
 
     def rates(self, now_s: float) -> tuple[float, float]:

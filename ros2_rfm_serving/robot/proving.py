@@ -11,11 +11,11 @@ import numpy.typing as npt
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import CommandType
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import Array
 
 
-def slowed(limits: Limits, columns: ActionColumns, scale: float) -> Limits:
+def slowed(limits: MotionLimits, columns: ActionColumns, scale: float) -> MotionLimits:
     """Return limits with the rates of change of positions scaled down. scale: share of the declared rates, in (0, 1].
 
     Limits of velocities and displacements stay: `command_scale` reduces these commands, and with them how fast they change.

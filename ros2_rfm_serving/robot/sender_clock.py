@@ -38,7 +38,7 @@ PACES = (1e-3, 1e3)
 """Range of plausible paces; a line beyond it fits by chance."""
 
 
-class Point(NamedTuple):
+class ClockPoint(NamedTuple):
     """Stamp and arrival of one reading."""
 
     stamp_s: float
@@ -59,7 +59,7 @@ class ArrivalLine(NamedTuple):
     def due_s(self, stamp_s: float) -> float:
         return self.now_s + (stamp_s - self.stamp_s) / self.pace
 
-    def late_s(self, point: Point) -> float:
+    def late_s(self, point: ClockPoint) -> float:
         return point.now_s - self.due_s(point.stamp_s)
 
     def shifted(self, by_s: float) -> ArrivalLine:
@@ -71,7 +71,7 @@ class Bucket:
 
     __slots__ = ("best", "excess_s", "first", "last_stamp_s", "num_readings")
 
-    def __init__(self, point: Point) -> None:
+    def __init__(self, point: ClockPoint) -> None:
         self.best = self.first = point
         """Most punctual reading, and first one."""
         self.last_stamp_s = point.stamp_s
@@ -79,7 +79,7 @@ class Bucket:
         self.excess_s = 0.0
         """Sum of how much later than the best reading the others came."""
 
-    def add(self, point: Point, line: ArrivalLine, most_s: float) -> None:
+    def add(self, point: ClockPoint, line: ArrivalLine, most_s: float) -> None:
         """Add a reading. most_s: largest contribution of one reading, which may be an outlier."""
         later_s = line.late_s(point) - line.late_s(self.best)
         if later_s < 0.0:
@@ -100,7 +100,7 @@ class FormerLine(NamedTuple):
     """Time, by the robot's clock, before which new readings on this line show that the clock was not set."""
 
 
-class Fit(NamedTuple):
+class ClockFit(NamedTuple):
     """Line through the readings of one window."""
 
     pace: float
@@ -133,10 +133,10 @@ class SenderClock:
         self._settled, self._simulated_s = False, -math.inf
         self._jitter_s = self._excess_s = self._spacing_s = 0.0
         self._late_since_s = math.inf
-        self._early: deque[Point] = deque(maxlen=3)
+        self._early: deque[ClockPoint] = deque(maxlen=3)
         self._confirmed = False
         """True when a second reading was on the line."""
-        self._contradiction: Point | None = None
+        self._contradiction: ClockPoint | None = None
         """The last reading, if it is on the line that may replace this one."""
         self._former: FormerLine | None = None
         self._clear()
@@ -144,9 +144,9 @@ class SenderClock:
     def _clear(self) -> None:
         self._window: deque[Bucket] = deque()
         self._last_late_s = 0.0
-        self._held: Point | None = None
+        self._held: ClockPoint | None = None
         """A reading that is much less late than the one before it; the next one shows whether its stamp is an outlier."""
-        self._history: deque[Point] = deque(maxlen=HISTORY)
+        self._history: deque[ClockPoint] = deque(maxlen=HISTORY)
 
     # --- estimates ---
 
@@ -181,10 +181,10 @@ class SenderClock:
             self._line = ArrivalLine(stamp_s, now_s, 1.0)
         if stamp_s != self._last_stamp_s:  # otherwise it is the same reading again
             self._last_stamp_s = stamp_s
-            self._receive(Point(stamp_s, now_s), self._line)
+            self._receive(ClockPoint(stamp_s, now_s), self._line)
         return min(now_s, self._line.due_s(stamp_s))
 
-    def _receive(self, point: Point, line: ArrivalLine) -> None:
+    def _receive(self, point: ClockPoint, line: ArrivalLine) -> None:
         late_s = line.late_s(point)
         if late_s < -self._tolerance_s:
             self._on_early(point, line)
@@ -199,7 +199,7 @@ class SenderClock:
         if self._is_in_line(point, late_s):
             self._collect(point)
 
-    def _rests_on_outliers(self, point: Point, line: ArrivalLine, late_s: float) -> bool:
+    def _rests_on_outliers(self, point: ClockPoint, line: ArrivalLine, late_s: float) -> bool:
         """Return whether two readings show that the line rests on outliers. Another line then replaces it: the former one, or a new
         one if the very first stamp was an outlier."""
         former = self._former
@@ -218,7 +218,7 @@ class SenderClock:
         self._clear()
         return True
 
-    def _is_in_line(self, point: Point, late_s: float) -> bool:
+    def _is_in_line(self, point: ClockPoint, late_s: float) -> bool:
         """Return whether a reading was collected. A stamp before an earlier one is dropped, to keep a late window even."""
         held, self._held = self._held, None
         if held and held.stamp_s < point.stamp_s:
@@ -232,7 +232,7 @@ class SenderClock:
     def _tolerance_s(self) -> float:
         return max(TOLERANCE * self._window_s, self._jitter_s)
 
-    def _on_early(self, point: Point, line: ArrivalLine) -> None:
+    def _on_early(self, point: ClockPoint, line: ArrivalLine) -> None:
         """Handle a reading that is ahead of the line: no delay is negative, so the clock was set forward or runs faster, unless
         this stamp alone is an outlier."""
         early = self._early
@@ -249,7 +249,7 @@ class SenderClock:
             if PACES[0] < pace < PACES[1]:
                 self._begin(ArrivalLine(*point, pace))
 
-    def _on_earlier(self, line: ArrivalLine, point: Point, ahead_s: float) -> None:
+    def _on_earlier(self, line: ArrivalLine, point: ClockPoint, ahead_s: float) -> None:
         if self._settled or ahead_s > self._window_s:
             self._begin(line)
         else:  # the first readings were late, or the pace is not known yet
@@ -268,7 +268,7 @@ class SenderClock:
 
     # --- the window ---
 
-    def _collect(self, point: Point) -> None:
+    def _collect(self, point: ClockPoint) -> None:
         window, line = self._window, self._line
         assert line is not None
         if not window or point.now_s - window[-1].first.now_s >= self._window_s / BUCKETS:
@@ -297,7 +297,7 @@ class SenderClock:
         else:
             self._on_late(fit, points, least_late_s, now_s)
 
-    def _settle(self, fit: Fit | None, points: list[Point]) -> None:
+    def _settle(self, fit: ClockFit | None, points: list[ClockPoint]) -> None:
         """Adjust the line to the first full window after a beginning."""
         assert self._line is not None
         if fit is None:
@@ -311,7 +311,7 @@ class SenderClock:
         if abs(self._line.pace - 1.0) > DEVICE_DRIFT:
             self._simulated_s = points[-1].now_s
 
-    def _on_line(self, fit: Fit | None, points: list[Point], least_late_s: float, now_s: float) -> None:
+    def _on_line(self, fit: ClockFit | None, points: list[ClockPoint], least_late_s: float, now_s: float) -> None:
         """Adjust the line, because some of the window's readings are as punctual as possible."""
         line = self._line
         assert line is not None
@@ -328,7 +328,7 @@ class SenderClock:
         if not self._history or now_s - self._history[-1].now_s >= self._window_s:
             self._refine(points)
 
-    def _refine(self, points: list[Point]) -> None:
+    def _refine(self, points: list[ClockPoint]) -> None:
         """Estimate the pace from all windows since the last change."""
         line = self._line
         assert line is not None
@@ -342,7 +342,7 @@ class SenderClock:
         if abs(line.pace - 1.0) > DEVICE_DRIFT:
             self._simulated_s = points[-1].now_s
 
-    def _is_steady(self, fit: Fit) -> bool:
+    def _is_steady(self, fit: ClockFit) -> bool:
         """Return whether the readings come as evenly as before. On a congested path each takes another time."""
         least_s = TOLERANCE * self._window_s
         return fit.spread_s <= max(least_s, 2.0 * self._jitter_s) and self._window_excess_s() <= max(
@@ -353,7 +353,7 @@ class SenderClock:
         """Return how much later than the best ones readings come on average."""
         return sum(one.excess_s for one in self._window) / sum(one.num_readings for one in self._window)
 
-    def _on_late(self, fit: Fit | None, points: list[Point], least_late_s: float, now_s: float) -> None:
+    def _on_late(self, fit: ClockFit | None, points: list[ClockPoint], least_late_s: float, now_s: float) -> None:
         """Handle a window without a punctual reading: the clock has changed, or the path takes longer."""
         line = self._line
         assert line is not None
@@ -374,7 +374,7 @@ class SenderClock:
         elif now_s - self._simulated_s < DEVICE_AFTER_S or self._is_denser(fit) or least_late_s > self._window_s:
             self._change_pace(fit, points)
 
-    def _is_denser(self, fit: Fit) -> bool:
+    def _is_denser(self, fit: ClockFit) -> bool:
         """Return whether stamps are closer together than before: a clock that slows down has this effect, whereas a growing queue
         delivers the same stamps more slowly."""
         assert self._line is not None
@@ -384,7 +384,7 @@ class SenderClock:
         window = self._window
         return (window[-1].last_stamp_s - window[0].first.stamp_s) / max(1, sum(one.num_readings for one in window) - 1)
 
-    def _shift(self, points: list[Point], by_s: float) -> None:
+    def _shift(self, points: list[ClockPoint], by_s: float) -> None:
         """Shift the line: the clock was set back or stood still, or the path takes longer from now on."""
         assert self._line is not None
         self._line = self._line.shifted(by_s)
@@ -393,7 +393,7 @@ class SenderClock:
             self.num_changes += 1
             self._history.clear()
 
-    def _change_pace(self, fit: Fit, points: list[Point]) -> None:
+    def _change_pace(self, fit: ClockFit, points: list[ClockPoint]) -> None:
         self._line = _line_below(points, fit.pace)
         self._late_since_s, self._simulated_s = math.inf, points[-1].now_s
         self._spacing_s = self._stamps_apart_s()
@@ -401,18 +401,18 @@ class SenderClock:
         self._history.clear()
 
 
-def _is_no_backlog(before: Point, after: Point) -> bool:
+def _is_no_backlog(before: ClockPoint, after: ClockPoint) -> bool:
     """Return whether two readings came apart from each other; a backlog arrives all at once."""
     return 0.0 < after.stamp_s - before.stamp_s < BURST * (after.now_s - before.now_s)
 
 
-def _pace(points: Sequence[Point]) -> float:
+def _pace(points: Sequence[ClockPoint]) -> float:
     """Return the median pace between any two readings (Theil and Sen): a third of them may be late without changing it."""
     pairs = [(after.stamp_s - before.stamp_s, after.now_s - before.now_s) for before, after in combinations(points, 2)]
     return median(stamps_s / arrivals_s if arrivals_s > 0.0 else math.inf for stamps_s, arrivals_s in pairs)
 
 
-def _without_outlier(points: list[Point], tolerance_s: float) -> list[Point]:
+def _without_outlier(points: list[ClockPoint], tolerance_s: float) -> list[ClockPoint]:
     """Return the readings without the one, if any, that does not fit the others."""
     fit = _fit(points)
     if len(points) <= FEWEST_BUCKETS or (fit and fit.spread_s <= tolerance_s):
@@ -423,7 +423,7 @@ def _without_outlier(points: list[Point], tolerance_s: float) -> list[Point]:
     return rest if spread_s <= tolerance_s else points
 
 
-def _fit(points: Sequence[Point]) -> Fit | None:
+def _fit(points: Sequence[ClockPoint]) -> ClockFit | None:
     """Return the line through the readings; None: the stamps decrease, or the pace is implausible."""
     if any(after.stamp_s <= before.stamp_s for before, after in pairwise(points)):
         return None
@@ -433,9 +433,9 @@ def _fit(points: Sequence[Point]) -> Fit | None:
     line = ArrivalLine(*points[0], pace)
     late_s = sorted(map(line.late_s, points))
     furthest_s = late_s[-2] if len(late_s) > 5 else late_s[-1]  # a single late reading does not count
-    return Fit(pace, furthest_s - late_s[0], points[-1].now_s - points[0].now_s)
+    return ClockFit(pace, furthest_s - late_s[0], points[-1].now_s - points[0].now_s)
 
 
-def _line_below(points: Iterable[Point], pace: float) -> ArrivalLine:
+def _line_below(points: Iterable[ClockPoint], pace: float) -> ArrivalLine:
     """Return the line of this pace that has no reading before it."""
     return ArrivalLine(*min(points, key=lambda point: point.now_s - point.stamp_s / pace), pace)

@@ -46,11 +46,11 @@ class TaskRun:
 
     KEPT: ClassVar = kept(
         *("goal", "episode", "started_s", "attempt", "executed_steps", "held_steps", "waiting_steps", "result", "phase"),
-        *("being_reset", "ends_after_reset", "verdict", "budget_ends_s"),
+        *("is_resetting", "ends_after_reset", "verdict", "budget_expires_s"),
         votes_needed="_votes_needed",
         votes="_votes",
         executing_since_s="_executing_since_s",
-        waits_since_s="_waits_since_s",
+        waiting_since_s="_waits_since_s",
     )
 
     def __init__(self, goal: TaskGoal, episode: int, now_s: float, verdict_votes: int) -> None:
@@ -76,13 +76,13 @@ class TaskRun:
 
     def _begin(self, now_s: float) -> None:
         self._enter(TaskPhase.RESETTING if self.goal.reset else TaskPhase.EXECUTING)
-        self.being_reset = False
+        self.is_resetting = False
         """True while another process moves the robot, until `reset_done`; before that no process does."""
         self.ends_after_reset: tuple[TaskOutcome, str] | None = None
         """The requested end of a task whose robot is still being reset."""
         self.verdict, self._votes = "", 0
         self._executing_since_s = now_s
-        self.budget_ends_s = now_s + self.goal.time_budget_s
+        self.budget_expires_s = now_s + self.goal.time_budget_s
         self._waits_since_s = math.inf
 
     def retry(self, episode: int, now_s: float) -> None:
@@ -98,18 +98,18 @@ class TaskRun:
 
     def reset_begins(self) -> None:
         """Note that the reset of the robot was requested. Call `reset_done` when it is over or was given up."""
-        self.being_reset = self.phase is TaskPhase.RESETTING
+        self.is_resetting = self.phase is TaskPhase.RESETTING
 
     def reset_done(self, ok: bool, problem: str, now_s: float) -> None:
         if self.phase is not TaskPhase.RESETTING:
             return
-        self.being_reset = False
+        self.is_resetting = False
         if self.ends_after_reset:
             self.end(*self.ends_after_reset, now_s)
         elif ok:
             self._enter(TaskPhase.EXECUTING)
             self._executing_since_s = now_s
-            self.budget_ends_s = now_s + self.goal.time_budget_s
+            self.budget_expires_s = now_s + self.goal.time_budget_s
         else:
             self.end(TaskOutcome.RESET_FAILED, f"the robot could not be reset: {problem}", now_s)
 
@@ -125,14 +125,14 @@ class TaskRun:
             self._waits_since_s = min(self._waits_since_s, now_s)
         elif self._waits_since_s < math.inf:
             waited_s = now_s - self._waits_since_s
-            self.budget_ends_s += waited_s
+            self.budget_expires_s += waited_s
             self._executing_since_s += waited_s
             self._waits_since_s = math.inf
         self._enter(phase)
 
     def is_spent(self, now_s: float) -> bool:
         """Return whether this attempt's time is up."""
-        return self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s
+        return self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_expires_s
 
     def elapsed_s(self, now_s: float) -> float:
         """Return the used part of this attempt's budget."""
@@ -149,7 +149,7 @@ class TaskRun:
     def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
         """End the task, or, while the robot is being reset, once that is over, since only one process may move it; a shutdown does
         not wait."""
-        if self.being_reset and outcome is not TaskOutcome.SHUTDOWN:
+        if self.is_resetting and outcome is not TaskOutcome.SHUTDOWN:
             self.ends_after_reset = self.ends_after_reset or (outcome, message)
         elif self.result is None:
             self._enter(TaskPhase.STOPPING)

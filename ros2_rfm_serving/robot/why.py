@@ -10,21 +10,21 @@ from ros2_rfm_serving.robot.config import Motion
 from ros2_rfm_serving.types import Array, RequestId
 
 
-class By(enum.Enum):
+class CommandSource(enum.Enum):
     """Source of a command."""
 
-    ROW = "row"
+    STEP = "row"
     """A step of a chunk."""
-    PART = "part"
+    PARTIAL_STEP = "part"
     """A part of the way to a step."""
-    RUNG = "rung"
+    FALLBACK = "rung"
     """A rung of the fallback ladder, which may command nothing."""
-    STAND = "stand"
+    STOP = "stand"
     """An immediate stop, whatever was planned."""
-    NOTHING = "nothing"
+    NONE = "nothing"
 
 
-class Origin(NamedTuple):
+class CommandOrigin(NamedTuple):
     """Origin of a chunk."""
 
     id: RequestId
@@ -38,8 +38,8 @@ class Origin(NamedTuple):
 
 
 class Why(NamedTuple):
-    by: By
-    origin: Origin | None = None
+    by: CommandSource
+    origin: CommandOrigin | None = None
     """Origin of a step, and of a part of the way to it; None: unknown."""
     row: int = -1
     """Index of the step in that chunk."""

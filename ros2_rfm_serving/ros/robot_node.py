@@ -13,7 +13,7 @@ from rclpy.exceptions import ParameterException
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
-from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, Part
 from ros2_rfm_serving.ros.node.faulty import Faults
@@ -91,7 +91,7 @@ class RobotHost(LifecycleNode):
         """Return the settings after checking that robots could be created from them. Raises: `ConfigurationError`."""
         settings = self._settings(changed)
         for one in settings:
-            RobotBrain(one.config)
+            RobotCore(one.config)
         return settings
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:

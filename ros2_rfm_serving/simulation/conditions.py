@@ -17,7 +17,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import cluster, fleet
 from ros2_rfm_serving.factory.cluster import Planning
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot.config import LinkConfig
+from ros2_rfm_serving.robot.config import ComponentClientConfig
 
 TRACE_COLUMNS = ["time_s", "delay_ms"]
 
@@ -147,7 +147,7 @@ class Conditions:
     """Robot -> time at which it leaves."""
     arrivals: TaskArrivals | None = None
     """Arrival of tasks; None: every robot always has a task."""
-    link: LinkConfig = field(default_factory=LinkConfig)
+    link: ComponentClientConfig = field(default_factory=ComponentClientConfig)
     """Timeouts of every robot."""
 
     def of(self, planning: Planning) -> Conditions:

@@ -12,7 +12,7 @@ from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
 from ros2_rfm_serving.factory import RobotEntry, TaskEntry
 from ros2_rfm_serving.factory.settings import RobotSettingsEntry
 from ros2_rfm_serving.faults import Direction, corrupt
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.scheduler import Word
 from ros2_rfm_serving.scheduler.watch import Asked, Kept, RobotWord
@@ -89,7 +89,7 @@ class SimulatedRobot:
         network: Network,
     ) -> None:
         self.name, self.task = robot.name, robot.task
-        self.brain = RobotBrain(robot_config(robot.name, settings, world))
+        self.brain = RobotCore(robot_config(robot.name, settings, world))
         self._faults_rng = source(world.seed, "faults", robot.name)
         self.wire = Wire(network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
         self._schedule, self._hosts, self._ledger, self._world = schedule, hosts, ledger, world
@@ -123,7 +123,7 @@ class SimulatedRobot:
     def join(self) -> None:
         self._there = True
         now_s = self.stay.came_s = self._events.now_s
-        self.brain.follow(self._schedule, now_s)
+        self.brain.on_schedule(self._schedule, now_s)
         self._react()
         if self._arrivals:
             self._events.at(now_s + self._arriving.expovariate(self._arrivals.rate_hz), self._task_arrives)
@@ -167,12 +167,12 @@ class SimulatedRobot:
         """Follow another active schedule."""
         self._schedule = schedule
         if self._there:
-            self.brain.follow(schedule, self._events.now_s)
+            self.brain.on_schedule(schedule, self._events.now_s)
             self._react()
 
     def lives(self) -> Word:
         """Return the liveness message of its status."""
-        return Word(robot=self.name, follows=self.brain.following.scheduler, admission=self.brain.admission)
+        return Word(robot=self.name, follows=self.brain.schedule_follower.scheduler, admission=self.brain.admission)
 
     def word(self) -> RobotWord:
         """Return the sample of its status for the scheduler."""
@@ -197,7 +197,7 @@ class SimulatedRobot:
         if not self._there:
             traffic.lost += 1
             return
-        if not self.brain.reply(reply, now_s):
+        if not self.brain.on_reply(reply, now_s):
             traffic.late += 1
             self._react()  # one answer less is waited for: there may be something to ask
             return
@@ -212,7 +212,7 @@ class SimulatedRobot:
         self._react()
 
     def server_seen(self, server: str) -> None:
-        if self._there and self.brain.server_seen(server, True, self._events.now_s):
+        if self._there and self.brain.on_server_status(server, True, self._events.now_s):
             self._react()
 
     def session_answered(self, component: str, server: str, answer: SessionGrant | RfmError) -> None:
@@ -221,21 +221,21 @@ class SimulatedRobot:
         now_s = self._events.now_s
         if isinstance(answer, RfmError):
             unfit, full = isinstance(answer, ContractError), isinstance(answer, CapacityError)
-            self.brain.session_refused(component, server, str(answer), now_s, contract=unfit, full=full)
+            self.brain.on_session_refused(component, server, str(answer), now_s, is_contract_mismatch=unfit, is_server_full=full)
         else:
             self._sessions[component] = (self._hosts[server], answer.session_epoch)
-            self.brain.session_opened(component, server, answer, now_s)
+            self.brain.on_session_opened(component, server, answer, now_s)
         self._react()
 
     def ask_again(self, request: RequestId) -> None:
         """Process a server's request for a newer observation."""
         if self._there:
-            self.brain.ask_again(request)
+            self.brain.request_refetch(request)
             self._react()
 
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
         if self._there:
-            self.brain.episode_reset(reset, ok)
+            self.brain.on_episode_reset(reset, ok)
 
     # --- the control loop ---
 

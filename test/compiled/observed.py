@@ -31,7 +31,7 @@ def looks_of(robot: SimulatedRobot) -> str:
             link.next_send_s,
             link.unanswered_s,
         )
-        for link in brain._links.all
+        for link in brain._clients.all
     ]
     done = (task.phase.name, task.executed_steps, task.held_steps, task.waiting_steps) if task else ()
     why = brain.why._replace(limited_from=None)

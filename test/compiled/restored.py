@@ -22,7 +22,7 @@ def text(value: Any) -> str:
 
 
 def restored() -> dict[str, Any]:
-    from ros2_rfm_serving.robot import RobotBrain, events
+    from ros2_rfm_serving.robot import RobotCore, events
     from test.unit.robot.robots import world
 
     made = world(system2=0.3, safety=0.3)
@@ -31,7 +31,7 @@ def restored() -> dict[str, Any]:
     for _ in range(40):
         made.advance(0.05)
         state = core.snapshot()
-        twin, tick = RobotBrain.from_state(core.config, state), events.ControlTick(made.sensors())
+        twin, tick = RobotCore.from_state(core.config, state), events.ControlTick(made.sensors())
         same = same and text(twin.snapshot()) == text(state)
         command, again = (each.handle(tick, made.now_s).command for each in (core, twin))
         same = same and text(command) == text(again) and text(twin.snapshot()) == text(core.snapshot())

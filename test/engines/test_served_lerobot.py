@@ -57,8 +57,8 @@ def test_robots_of_act_share_batches_and_skip_the_rows_that_are_over(arms: Arms,
         assert chunk.inference_delay_steps == 0 and arms.asked[robot, chunk.id.sequence][0].inference_delay_steps == delay
         model, rows = convert.tensor_from(chunk.chunk_model), convert.tensor_from(chunk.chunk_robot)
         queue = ActionQueue(tiny.NUM_ACTIONS)
-        queue.merge(model, rows, queue.mark, 0.0)
-        mark = queue.mark
+        queue.merge(model, rows, queue.steps_executed, 0.0)
+        mark = queue.steps_executed
         for _ in range(delay):
             queue.pop()
         assert queue.merge(model, rows, mark, 0.0, real_delay=delay) == delay

@@ -21,7 +21,7 @@ class Module:
     """One source file."""
 
     name: str
-    """Dotted name, as `ros2_rfm_serving.robot.brain`."""
+    """Dotted name, as `ros2_rfm_serving.robot.core`."""
     file: Path
     """Path from the root of the repository."""
     num_lines: int

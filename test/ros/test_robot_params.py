@@ -16,7 +16,7 @@ from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.drafts import declare_own
-from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung
+from ros2_rfm_serving.robot.config import CommandType, ComponentClientConfig, FailSafeConfig, Motion, Rung
 from ros2_rfm_serving.robot.motion.fallback import check_ladder
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.node.draft import draft
@@ -76,7 +76,7 @@ def test_every_parameter_is_described_and_has_a_usable_default(ros: None) -> Non
     assert all(parameter.description for parameter in described), [p.name for p in described if not p.description]
     assert all(parameter.additional_constraints for parameter in described)
     made.destroy_node()
-    assert read.config.failsafe == FailSafeConfig() and read.config.link == LinkConfig()
+    assert read.config.failsafe == FailSafeConfig() and read.config.link == ComponentClientConfig()
     assert read.config.name == "r1" and read.config.action_names == ("delta_x",)
     assert read.io.cameras == (CameraConfig(name="front", topic="camera/front/image/compressed"),)
 

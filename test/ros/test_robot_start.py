@@ -14,7 +14,7 @@ from std_msgs.msg import Float32MultiArray
 
 from ros2_rfm_serving.robot.command_problems import start_problem
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.ros.robot.refusals import START, Refusals
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -28,7 +28,7 @@ ARM = RobotConfig(
     state_size=2,
     control_rate_hz=20.0,
     command_type=CommandType.POSITION,
-    limits=Limits(lower=(-3.1, -2.0), upper=(3.1, 2.0), max_velocity=(1.0, 1.0)),
+    limits=MotionLimits(lower=(-3.1, -2.0), upper=(3.1, 2.0), max_velocity=(1.0, 1.0)),
 )
 PARAMETERS = [
     *("robot:robot:=r1", "robot:task:=stack", "robot:tick:=timer", "robot:control_rate_hz:=20.0", "robot:cameras:=[front]"),
@@ -80,7 +80,7 @@ def test_the_joint_that_is_furthest_outside_is_named() -> None:
 
 def test_columns_that_are_no_positions_are_not_named() -> None:
     types = (CommandType.VELOCITY, CommandType.POSITION)
-    mixed = RobotConfig(**{**vars(ARM), "command_types": types, "limits": Limits(upper=(0.1, 2.0), max_velocity=(1.0, 1.0))})
+    mixed = RobotConfig(**{**vars(ARM), "command_types": types, "limits": MotionLimits(upper=(0.1, 2.0), max_velocity=(1.0, 1.0))})
     assert start_problem("position_out_of_limits", np.array([28.65, 2.5], np.float32), mixed).startswith(
         "'wrist' is measured at 2.5"
     )

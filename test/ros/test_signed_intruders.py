@@ -120,7 +120,7 @@ def is_in_force(hall: Hall) -> None:
 
 
 def following(hall: Hall) -> int:
-    return int(hall.node._robots[0].brain.following.scheduler)
+    return int(hall.node._robots[0].brain.schedule_follower.scheduler)
 
 
 def says(hall: Hall) -> str:
@@ -242,7 +242,7 @@ def test_a_newcomer_is_held_up_by_no_recording_while_its_server_says_who_lives(h
     hall.goal()
     assert following(hall) == OURS
     asserted, body = list[str](), hall.node._robots[0]
-    monkeypatch.setattr(body.brain, "server_alive", lambda server, now_s: asserted.append(server))
+    monkeypatch.setattr(body.brain, "on_server_alive", lambda server, now_s: asserted.append(server))
     servers = hall.node._servers
     servers._users["s9"] = [body]
     for _ in range(3):

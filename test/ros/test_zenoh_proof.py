@@ -211,13 +211,16 @@ def test_a_newcomer_is_served_through_the_end_of_scheduler_and_router(
             assert admitted.result()
         more("its first commands")
         wait(lambda: robot._servers._servers["server_1"].observation._own["arm_9"].is_heard, "the door that hears its own name")
-        before = robot.brain.following.schedule.scheduler
+        before = robot.brain.schedule_follower.schedule.scheduler
         running.remove_node(scheduler)
         turn(), turn()  # what its timers have set off already
         scheduler.destroy_node()
         more("commands without a scheduler")
         started("scheduler", SchedulerNode)
-        wait(lambda: robot.brain.following.schedule.scheduler != before, "the next scheduler, which has it by its signed status")
+        wait(
+            lambda: robot.brain.schedule_follower.schedule.scheduler != before,
+            "the next scheduler, which has it by its signed status",
+        )
         more("commands under the next scheduler")
         routing.close()
         wait(lambda: robot.brain.state is not RobotState.STREAMING, "its noticing that the router is gone")

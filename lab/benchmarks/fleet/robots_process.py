@@ -110,8 +110,8 @@ class FleetRobots(RobotsNode):
     def _look(self) -> None:
         for seen in self._seen:
             brain, name = seen.body.brain, seen.body.name
-            if brain.following.scheduler != seen.scheduler:
-                seen.scheduler = brain.following.scheduler
+            if brain.schedule_follower.scheduler != seen.scheduler:
+                seen.scheduler = brain.schedule_follower.scheduler
                 self._note(what="follows", robot=name, whom=str(seen.scheduler))
             server = next((server for server, component, _ in brain.sessions if component == SYSTEM1), "")
             if server != seen.server:

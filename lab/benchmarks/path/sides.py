@@ -10,8 +10,8 @@ from rclpy.node import Node
 from rfm_serving import msg, srv
 
 from lab.benchmarks.path.pictures import patches
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
-from ros2_rfm_serving.robot.brain import Sensors
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, TaskGoal
+from ros2_rfm_serving.robot.core import Sensors
 from ros2_rfm_serving.ros.node.runtime import clock, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -56,9 +56,9 @@ class BenchRobots(Node):
     def image_bytes(self) -> int:
         return sum(len(image.data) for image in self._images)
 
-    def _brain(self, name: str) -> RobotBrain:
+    def _brain(self, name: str) -> RobotCore:
         horizon = round(CONTROL_RATE_HZ / REQUESTS_HZ)
-        brain = RobotBrain(
+        brain = RobotCore(
             RobotConfig(
                 name=name,
                 action_names=ACTION_NAMES,
@@ -79,13 +79,15 @@ class BenchRobots(Node):
             predicted_p99_s=0.0,
         )
         route = Route(robot=name, component=SYSTEM1, server=self._server, max_rate_hz=100.0, slo_s=0.0)
-        brain.follow(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"), clock())
+        brain.on_schedule(
+            Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"), clock()
+        )
         brain.start(TaskGoal(task="bench", instruction="reach the red goal", time_budget_s=1e9, reset=False), clock())
         return brain
 
     def _on_status(self, message: Any) -> None:
         for brain in self._brains.values():
-            brain.server_seen(self._server, message.state == msg.ServerStatus.READY, clock())
+            brain.on_server_status(self._server, message.state == msg.ServerStatus.READY, clock())
 
     def _tick_next(self) -> None:
         name = list(self._brains)[self._turn % len(self._brains)]
@@ -102,15 +104,15 @@ class BenchRobots(Node):
         def done(future: Any) -> None:
             answer = future.result()
             if answer.success:
-                self._brains[robot].session_opened(opening.component, server, grant_from(answer), clock())
+                self._brains[robot].on_session_opened(opening.component, server, grant_from(answer), clock())
             else:
-                self._brains[robot].session_refused(opening.component, server, answer.error_msg, clock())
+                self._brains[robot].on_session_refused(opening.component, server, answer.error_msg, clock())
 
         self._open.call_async(session_request_to(opening)).add_done_callback(done)
 
     def _on_chunk(self, robot: str, message: Any) -> None:
         chunk = convert.chunk_from(message)
-        self._brains[robot].reply(chunk, clock())
+        self._brains[robot].on_reply(chunk, clock())
         self.overheads_s.append(clock() - chunk.stamp_ns * 1e-9 - chunk.served.inference_s)
         self.queue_waits_s.append(chunk.served.queue_wait_s)
 

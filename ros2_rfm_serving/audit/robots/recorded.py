@@ -21,7 +21,7 @@ from ros2_rfm_serving.audit.robots.records import (
     visible_state,
 )
 from ros2_rfm_serving.audit.robots.replay import snapshot_of
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick, events
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal, TickResult, events
 from ros2_rfm_serving.robot.config import EpisodeReset, Trajectory
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import Array, Reply, RequestId, Schedule, ScheduleVerdict, SessionGrant, TaskOutcome
@@ -59,7 +59,7 @@ class EventLog:
         self._state: VisibleState | None = None
         """State in the last transition; None before the first snapshot."""
 
-    def snapshot(self, core: RobotBrain) -> dict[str, Any]:
+    def snapshot(self, core: RobotCore) -> dict[str, Any]:
         """Return the keys of a snapshot."""
         if self.journal.on:
             self._record_counts(core)
@@ -68,7 +68,7 @@ class EventLog:
             self._state = visible_state(core)
         return snapshot_of(core)
 
-    def event(self, core: RobotBrain, event: events.Event, now_s: float | None, decide: Callable[[], T]) -> T:
+    def event(self, core: RobotCore, event: events.Event, now_s: float | None, decide: Callable[[], T]) -> T:
         """Record an event and the answer of the core. now_s: None for an event without a time."""
         self._now_s = now_s = self._now_s if now_s is None else now_s
         self._record_counts(core)
@@ -83,7 +83,9 @@ class EventLog:
         self._record_transition(core)
         return result
 
-    def tick(self, core: RobotBrain, sensors: Sensors | None, now_s: float, may_act: bool, decide: Callable[[], Tick]) -> Tick:
+    def tick(
+        self, core: RobotCore, sensors: Sensors | None, now_s: float, may_act: bool, decide: Callable[[], TickResult]
+    ) -> TickResult:
         self._now_s = now_s
         self._record_counts(core)
         try:
@@ -97,8 +99,8 @@ class EventLog:
         self._record_transition(core)
         return tick
 
-    def reconfigured(self, core: RobotBrain, config: RobotConfig, apply: Callable[[], None]) -> None:
-        """Apply a configuration with `apply` of `RobotBrain.prepared`, and record it."""
+    def reconfigured(self, core: RobotCore, config: RobotConfig, apply: Callable[[], None]) -> None:
+        """Apply a configuration with `apply` of `RobotCore.prepared`, and record it."""
         if not self.journal.on:
             apply()
             return
@@ -115,14 +117,14 @@ class EventLog:
         finally:
             self.is_deciding = False
 
-    def _record_transition(self, core: RobotBrain) -> None:
+    def _record_transition(self, core: RobotCore) -> None:
         state, before = visible_state(core), self._state
         if state != before and before is not None:
             change = {"from": state_record(before), "to": state_record(state), "reason": core.stop_reason or core.reason}
             self.journal.note(TRANSITION, self._now_s, lambda: change, urgent=True)
         self._state = state
 
-    def _record_counts(self, core: RobotBrain) -> None:
+    def _record_counts(self, core: RobotCore) -> None:
         """Record changes of the core's `refused` by other parts of the process before the next event."""
         if sum(core.refused.values()) != self._total:
             counts = {name: count - self._counts.get(name, 0) for name, count in core.refused.items()}
@@ -130,13 +132,13 @@ class EventLog:
             self.journal.note(EVENT, self._now_s, event_record, event, None)
             self._keep_counts(core)
 
-    def _keep_counts(self, core: RobotBrain) -> None:
+    def _keep_counts(self, core: RobotCore) -> None:
         total = sum(core.refused.values())
         if total != self._total:
             self._total, self._counts = total, dict(core.refused)
 
 
-class RecordedBrain(RobotBrain):
+class RecordedBrain(RobotCore):
     """Core whose events are recorded. `event_log` is not part of its state."""
 
     def __init__(self, config: RobotConfig, journal: Journal) -> None:
@@ -154,48 +156,61 @@ class RecordedBrain(RobotBrain):
             return decide()
         return log.event(self, event(), now_s, decide)
 
-    def follow(self, schedule: Schedule, now_s: float) -> ScheduleVerdict:
-        decide = super().follow
+    def on_schedule(self, schedule: Schedule, now_s: float) -> ScheduleVerdict:
+        decide = super().on_schedule
         return self._event(lambda: events.ScheduleReceived(schedule), now_s, lambda: decide(schedule, now_s))
 
-    def server_seen(self, server: str, ready: bool, now_s: float) -> bool:
-        decide = super().server_seen
+    def on_server_status(self, server: str, ready: bool, now_s: float) -> bool:
+        decide = super().on_server_status
         return self._event(lambda: events.ServerStatusReceived(server, ready), now_s, lambda: decide(server, ready, now_s))
 
-    def server_loads(self, server: str, now_s: float) -> None:
-        decide = super().server_loads
+    def on_server_loading(self, server: str, now_s: float) -> None:
+        decide = super().on_server_loading
         self._event(lambda: events.ServerLoadingReceived(server), now_s, lambda: decide(server, now_s))
 
-    def server_alive(self, server: str, now_s: float) -> None:
-        decide = super().server_alive
-        self._event(lambda: events.ServerProcessSeen(server), now_s, lambda: decide(server, now_s))
+    def on_server_alive(self, server: str, now_s: float) -> None:
+        decide = super().on_server_alive
+        self._event(lambda: events.ServerLivenessReceived(server), now_s, lambda: decide(server, now_s))
 
-    def server_lost(self, server: str, now_s: float, problem: str = "") -> None:
-        decide = super().server_lost
+    def on_server_lost(self, server: str, now_s: float, problem: str = "") -> None:
+        decide = super().on_server_lost
         self._event(lambda: events.ServerLost(server, problem), now_s, lambda: decide(server, now_s, problem))
 
-    def session_opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> None:
-        decide = super().session_opened
+    def on_session_opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> None:
+        decide = super().on_session_opened
         event = functools.partial(events.SessionOpened, component, server, grant)
         self._event(event, now_s, lambda: decide(component, server, grant, now_s))
 
-    def session_refused(
-        self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False
+    def on_session_refused(
+        self,
+        component: str,
+        server: str,
+        problem: str,
+        now_s: float,
+        *,
+        is_contract_mismatch: bool = False,
+        is_server_full: bool = False,
     ) -> None:
-        decide = super().session_refused
-        event = functools.partial(events.SessionRefused, component, server, problem, contract, full)
-        self._event(event, now_s, lambda: decide(component, server, problem, now_s, contract=contract, full=full))
+        decide = super().on_session_refused
+        event = functools.partial(events.SessionRefused, component, server, problem, is_contract_mismatch, is_server_full)
+        self._event(
+            event,
+            now_s,
+            lambda: decide(
+                component, server, problem, now_s, is_contract_mismatch=is_contract_mismatch, is_server_full=is_server_full
+            ),
+        )
 
-    def ask_again(self, request: RequestId) -> None:
-        decide = super().ask_again
+    def request_refetch(self, request: RequestId) -> None:
+        decide = super().request_refetch
         self._event(lambda: events.RefetchRequested(request), None, lambda: decide(request))
 
-    def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
-        decide = super().episode_reset
+    def on_episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
+        decide = super().on_episode_reset
         self._event(lambda: events.EpisodeResetAnswered(reset, ok), None, lambda: decide(reset, ok))
 
-    def reply(self, reply: Reply, now_s: float) -> bool:
-        decide = super().reply
+    def on_reply(self, reply: Reply, now_s: float) -> bool:
+        decide = super().on_reply
         return self._event(lambda: events.ReplyReceived(reply), now_s, lambda: decide(reply, now_s))
 
     def start(self, goal: TaskGoal, now_s: float) -> TaskRun:
@@ -235,7 +250,7 @@ class RecordedBrain(RobotBrain):
         decide = super().abort
         return self._event(events.AbortRequested, now_s, lambda: decide(now_s))
 
-    def tick(self, sensors: Sensors | None, now_s: float, *, may_act: bool = True) -> Tick:
+    def tick(self, sensors: Sensors | None, now_s: float, *, may_act: bool = True) -> TickResult:
         log = self.event_log
         if not log.journal.on or log.is_deciding:
             return super().tick(sensors, now_s, may_act=may_act)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.robot import RobotBrain, Sensors, Tick, events
-from ros2_rfm_serving.robot.why import By, Origin, Why
+from ros2_rfm_serving.robot import RobotCore, Sensors, TickResult, events
+from ros2_rfm_serving.robot.why import CommandOrigin, CommandSource, Why
 from ros2_rfm_serving.types import NO_ROWS, ObservationRequest, RequestId, RobotState, TaskPhase
 
 EncodeArray = Callable[[np.ndarray[Any, Any]], Any]
@@ -19,18 +19,18 @@ TICK, EVENT, TRANSITION = "tick", "event", "transition"
 
 STEP, PARTIAL_STEP, FALLBACK, STOP, NO_COMMAND = "step", "partial_step", "fallback", "stop", "none"
 """Sources of a command: a step of a chunk, a part of the way to one, the fallback ladder, an immediate stop; or there is none."""
-SOURCES: Mapping[By, str] = {
-    By.ROW: STEP,
-    By.PART: PARTIAL_STEP,
-    By.RUNG: FALLBACK,
-    By.STAND: STOP,
-    By.NOTHING: NO_COMMAND,
+SOURCES: Mapping[CommandSource, str] = {
+    CommandSource.STEP: STEP,
+    CommandSource.PARTIAL_STEP: PARTIAL_STEP,
+    CommandSource.FALLBACK: FALLBACK,
+    CommandSource.STOP: STOP,
+    CommandSource.NONE: NO_COMMAND,
 }
 EXECUTES = frozenset({STEP, PARTIAL_STEP})
 """Sources of commands that execute a chunk."""
 
 
-def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: Tick) -> bytes:
+def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: TickResult) -> bytes:
     """Return the record of a tick, as JSON. why: that of the core after the tick. Images are those of a request; no decision reads
     one."""
 
@@ -41,7 +41,7 @@ def tick_record(why: Why, sensors: Sensors | None, may_act: bool, tick: Tick) ->
     return codec.packed(record)
 
 
-def decided(why: Why, tick: Tick, array: EncodeArray = codec.array) -> dict[str, Any]:
+def decided(why: Why, tick: TickResult, array: EncodeArray = codec.array) -> dict[str, Any]:
     """Return the decisions of a tick."""
     found: dict[str, Any] = {
         "command": None if tick.command is None else array(tick.command),
@@ -72,7 +72,7 @@ VisibleState = tuple[RobotState, TaskPhase, bool]
 """Fail-safe state, phase of the task, and whether the robot is paused."""
 
 
-def visible_state(core: RobotBrain) -> VisibleState:
+def visible_state(core: RobotCore) -> VisibleState:
     """Return the state that people see."""
     return core.state, core.task.phase if core.task is not None else TaskPhase.IDLE, core.paused
 
@@ -120,7 +120,7 @@ def _seconds(value: float) -> Any:
     return value if type(value) is float and math.isfinite(value) else codec.plain(value)
 
 
-def _origin(origin: Origin) -> dict[str, Any]:
+def _origin(origin: CommandOrigin) -> dict[str, Any]:
     ended = {} if origin.ended_with is None else {"ended_with": origin.ended_with}
     return {**_identity(origin.id), **ended, "server": origin.server, "model_hash": origin.model_hash}
 

@@ -9,7 +9,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.robots.records import EVENT, TICK, TRANSITION, decided, state_record, visible_state
 from ros2_rfm_serving.audit.values import ROBOT_EVENTS
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, events
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, events
 
 
 class RobotReplay:
@@ -17,14 +17,14 @@ class RobotReplay:
 
     def __init__(self, images: Callable[[str], bytes | None] = lambda digest: None) -> None:
         """Prepare a replay. images: returns their bytes by SHA-256; decisions do not read them."""
-        self.core: RobotBrain
+        self.core: RobotCore
         self._images = images
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         config, state = (codec.value(snapshot.get(name), self._images) for name in ("config", "state"))
         if not isinstance(config, RobotConfig) or not isinstance(state, dict):
             raise RfmError("it is no snapshot of a robot")
-        self.core = RobotBrain.from_state(config, state)
+        self.core = RobotCore.from_state(config, state)
 
     def snapshot(self) -> Mapping[str, Any]:
         return snapshot_of(self.core)
@@ -50,6 +50,6 @@ def event_of(recorded: Any, images: codec.Blob = lambda digest: None) -> events.
     return event
 
 
-def snapshot_of(core: RobotBrain) -> dict[str, Any]:
+def snapshot_of(core: RobotCore) -> dict[str, Any]:
     """Return the recorded form of a core: its present configuration, and its state."""
     return {"config": codec.plain(core.config), "state": codec.plain(core.snapshot())}

@@ -13,11 +13,11 @@ from ros2_rfm_serving.audit.whatif.figures import Log
 from ros2_rfm_serving.audit.whatif.network import RecordedWire
 from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
 from ros2_rfm_serving.faults import Direction
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig
 from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Motion, Rung
 from ros2_rfm_serving.robot.events import TaskStarted
-from ros2_rfm_serving.robot.gate import GateConfig
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.wire import Traffic
 from ros2_rfm_serving.types import ObservationRequest, Reply, RequestId, Schedule, SessionGrant, SessionRequest, empty
@@ -38,8 +38,8 @@ def bodiless(config: RobotConfig) -> RobotConfig:
         command_type=CommandType.DELTA if config.interpolation == 1 else CommandType.POSITION,
         command_types=(),
         turns=(),
-        limits=Limits(),
-        gate=GateConfig(),
+        limits=MotionLimits(),
+        gate=ChunkValidatorConfig(),
         fallback=(Rung(Motion.HOLD),),
         safe_pose=(),
     )
@@ -52,7 +52,7 @@ class ReplayedRobot:
         self, case: RobotCase, wire: RecordedWire, hosts: Mapping[str, Host], log: Log, events: Events, traffic: Traffic
     ) -> None:
         self.name, self.wire, self.log = case.name, wire, log
-        self.brain = RobotBrain(bodiless(case.config))
+        self.brain = RobotCore(bodiless(case.config))
         self.brain.episode = case.first_episode - 1
         self._case, self._hosts, self._events, self._traffic = case, hosts, events, traffic
         self._ticks, self._commands, self._server_events = iter(case.ticks), deque(case.commands), deque(case.server_events)
@@ -67,7 +67,7 @@ class ReplayedRobot:
             self._answers.setdefault((answer.episode, answer.component), []).append(answer)
 
     def follow(self, schedule: Schedule) -> None:
-        self.brain.follow(schedule, self._events.now_s)
+        self.brain.on_schedule(schedule, self._events.now_s)
 
     def begin(self) -> None:
         """Begin at time 0."""
@@ -82,26 +82,26 @@ class ReplayedRobot:
     # --- received messages ---
 
     def receive(self, reply: Reply) -> None:
-        if self._there and self.brain.reply(reply, self._events.now_s):
+        if self._there and self.brain.on_reply(reply, self._events.now_s):
             self.log.answered(reply.id.component, self._events.now_s)
 
     def server_seen(self, server: str) -> None:
         if self._there:
-            self.brain.server_seen(server, True, self._events.now_s)
+            self.brain.on_server_status(server, True, self._events.now_s)
 
     def session_answered(self, component: str, server: str, answer: SessionGrant | RfmError) -> None:
         now_s = self._events.now_s
         if isinstance(answer, RfmError):
             unfit, full = isinstance(answer, ContractError), isinstance(answer, CapacityError)
-            self.brain.session_refused(component, server, str(answer), now_s, contract=unfit, full=full)
+            self.brain.on_session_refused(component, server, str(answer), now_s, is_contract_mismatch=unfit, is_server_full=full)
         else:
-            self.brain.session_opened(component, server, answer, now_s)
+            self.brain.on_session_opened(component, server, answer, now_s)
 
     def ask_again(self, request: RequestId) -> None:
-        self.brain.ask_again(request)
+        self.brain.request_refetch(request)
 
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
-        self.brain.episode_reset(reset, ok)
+        self.brain.on_episode_reset(reset, ok)
 
     # --- the control loop ---
 
@@ -161,9 +161,9 @@ class ReplayedRobot:
         if self.brain.episode != self._episode:
             self._episode, self._began_s = self.brain.episode, now_s
             self.log.episodes.append(now_s)
-        if self.brain.is_handed_over and not task.being_reset:
+        if self.brain.is_handed_over and not task.is_resetting:
             task.reset_begins()
-        if task.being_reset and now_s >= self._began_s + self._reset_s:
+        if task.is_resetting and now_s >= self._began_s + self._reset_s:
             task.reset_done(True, "", now_s)
         if task.result is not None:
             self.brain.finish()

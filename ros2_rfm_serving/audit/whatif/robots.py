@@ -19,7 +19,7 @@ from ros2_rfm_serving.types import SYSTEM1, Schedule, TaskPhase
 COMMANDS = (events.TaskStarted, events.TaskCanceled, events.PauseRequested, events.ResumeRequested, events.AbortRequested)
 """Events from outside: from the client that sends tasks, or from an operator."""
 ATTEMPTS = (TaskPhase.EXECUTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name)
-OUTAGES = (events.ServerLost, events.ServerLoadingReceived, events.ServerProcessSeen)
+OUTAGES = (events.ServerLost, events.ServerLoadingReceived, events.ServerLivenessReceived)
 """Events that belong to a server's outage, which is replayed, too."""
 OPENS_S = 1.0
 """Time after which a robot with a known schedule has a session."""
@@ -96,7 +96,7 @@ class RobotRead:
         """Continue the state from before the recording: a task without another reset, a pause."""
         state = record["state"]
         self.first_episode = state["episode"] + 1
-        schedule = first(state["following"], Schedule)
+        schedule = first(state["schedule_follower"], Schedule)
         if schedule is not None:
             self._heard.add((schedule.scheduler, schedule.epoch))
             self.schedules.append((at_s, schedule))
@@ -107,7 +107,7 @@ class RobotRead:
             if state["task"]["phase"]["member"] == TaskPhase.RESETTING.name:
                 self.commands.append(TimedEvent(at_s, events.TaskStarted(goal)))
             else:
-                ends_s = state["task"]["budget_ends_s"]
+                ends_s = state["task"]["budget_expires_s"]
                 left_s = max(1.0, ends_s - record["t"]) if isinstance(ends_s, (int, float)) else math.inf
                 self._resumed = at_s, replace(goal, reset=False, time_budget_s=left_s)
         if state["paused"]:

@@ -17,7 +17,7 @@ from ros2_rfm_serving.types.state import kept
 
 AT_REST_AFTER_S = 0.5
 """Time on the last rung after which a robot stands; nothing needs to be commanded any more while it has no task."""
-STANDS_AFTER_S = 10.0
+STOPPED_AFTER_S = 10.0
 """Time after which a robot that has not reached its safe pose is not going to: it stays where it is."""
 POSE_TOLERANCE = 0.02
 """Distance of each measured position from the pose, in its units, within which the pose counts as reached."""
@@ -38,7 +38,7 @@ def check_ladder(config: RobotConfig) -> None:
             raise _wrong(config, f"`{rung.motion.value}` has no end before `{after.motion.value}`", "write it as `motion:seconds`")
     for rung in ladder:
         _check_rung(config, columns, rung)
-    if not _may_stand(config, columns):
+    if not _can_stop(config, columns):
         problem = f"zero is outside of them: {columns.label} commands could not stop the robot"
         raise ConfigurationError(problem, key="limits", fix="make every lower <= 0 <= upper")
     for rung, after in pairwise(ladder):
@@ -86,7 +86,7 @@ def _check_pose(config: RobotConfig, columns: ActionColumns) -> None:
         raise _wrong(config, "`safe_pose` without `limits.lower` and `limits.upper` has no end", "give both per action")
 
 
-def _may_stand(config: RobotConfig, columns: ActionColumns) -> bool:
+def _can_stop(config: RobotConfig, columns: ActionColumns) -> bool:
     """Return whether zero, where the ladder or a stop commands it, is within the limits."""
     zeroes = any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
     if not zeroes and not (columns.mixed and columns.has_lasting):
@@ -109,12 +109,12 @@ class FallbackLadder:
     """
 
     KEPT: ClassVar = kept(
-        kept_command="_kept_last",
-        now="_now",
-        set_out_from="_last",
-        before="_before",
-        will_set_out="_will_set_out",
-        sets_out="_sets_out",
+        held_command="_kept_last",
+        current_command="_now",
+        start_command="_last",
+        previous_command="_before",
+        next_starts_from_rest="_will_set_out",
+        starts_from_rest="_sets_out",
         last_change="_step",
         is_to_pose="_to_pose",
         num_begun="entered",
@@ -286,7 +286,7 @@ class FallbackLadder:
             self._last = self._columns.stopped(now)
         self._before, self._last = self._last, np.where(self._columns.is_kept, now, self._last).astype(np.float32, copy=False)
 
-    def stands(self, now_s: float, *, to_pose: bool = False) -> bool:
+    def is_stopped(self, now_s: float, *, to_pose: bool = False) -> bool:
         """Return whether the robot is in its safe state: on the last rung for long enough, and in its pose if it has one."""
         to_pose = to_pose and self.has_pose
         rungs = self._rungs_down(to_pose)
@@ -297,7 +297,7 @@ class FallbackLadder:
         if last.motion is SAFE_POSE:
             if to_pose and self._reached:
                 return True
-            lasts_s = AT_REST_AFTER_S if self._reached else STANDS_AFTER_S
+            lasts_s = AT_REST_AFTER_S if self._reached else STOPPED_AFTER_S
         return now_s - self._began_s >= sum(rung.duration_s for rung in rungs[:-1]) + lasts_s
 
     def _on(self, rung: Rung, number: int, elapsed_s: float, positions: Array | None) -> Array | None:

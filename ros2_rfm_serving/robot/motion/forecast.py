@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.robot.motion.motion import Motor
+from ros2_rfm_serving.robot.motion.command_generator import CommandGenerator
 from ros2_rfm_serving.types import Array
 
 
 def commands_ahead(
-    motor: Motor, num: int, rows: int, positions: Array | None, period_s: float, now_s: float, *, to_pose: bool | None
+    motion: CommandGenerator, num: int, rows: int, positions: Array | None, period_s: float, now_s: float, *, to_pose: bool | None
 ) -> tuple[list[Array], bool]:
     """Return at most `num` commands, [A] each, of the periods after this one, and whether they end by themselves before that.
 
     rows: actions of the queue that may be executed. positions: [A] measured now. to_pose: the robot is on its fallback ladder,
     towards its safe pose or not; None: it executes actions, and the ladder after the last one is not included.
     """
-    future, begins_with = motor.forked(), motor.queue.depth
+    future, begins_with = motion.forked(), motion.queue.depth
     commands: list[Array] = []
     for period in range(1, num + 1):
         at_s = now_s + period * period_s

@@ -25,7 +25,7 @@ ROUNDING = 1e-6
 """Rounding tolerance, in periods."""
 
 
-class Pace:
+class ExecutionPace:
     """Periods on a grid of time. Each command begins one of them, or stands for several where ticks are slower than the grid.
 
     The grid keeps its place however ticks jitter, so that no period is lost. It restarts after a gap, and when a robot sets out

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.columns import ActionColumns, as_columns, rounded_down
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.types.state import kept
 
@@ -41,13 +41,13 @@ class CommandShaper:
         last_command="_last",
         velocity="_velocity",
         target="_target",
-        position_doubt="_doubt",
-        doubtful_commands="_doubtful",
-        ahead="_ahead",
+        position_uncertainty="_doubt",
+        num_uncertain_commands="_doubtful",
+        inner_shaper="_ahead",
         average="_average",
     )
 
-    def __init__(self, limits: Limits, kind: CommandType | ActionColumns, num_actions: int, period_s: float) -> None:
+    def __init__(self, limits: MotionLimits, kind: CommandType | ActionColumns, num_actions: int, period_s: float) -> None:
         """Check the limits. kind: the columns, or the type of all of them. Raises: `ConfigurationError` when the limits are not
         those of `num_actions` columns."""
         limits.check(num_actions)
@@ -90,7 +90,7 @@ class CommandShaper:
     @classmethod
     def of(cls, config: RobotConfig) -> CommandShaper | None:
         """Return the shaper of a robot; None: nothing limits its commands. Raises: `ConfigurationError` for unfit limits."""
-        if config.limits == Limits() and config.interpolation == 1:
+        if config.limits == MotionLimits() and config.interpolation == 1:
             return None
         return cls(config.limits, ActionColumns.of(config), len(config.action_names), 1.0 / config.control_rate_hz)
 
@@ -325,7 +325,7 @@ class MovingAverage:
 
     KEPT: ClassVar = kept(commands="_rows", newest_command="_newest")
 
-    def __init__(self, limits: Limits, columns: ActionColumns, period_s: float) -> None:
+    def __init__(self, limits: MotionLimits, columns: ActionColumns, period_s: float) -> None:
         self._columns, self._period_s = columns, period_s
         num = len(columns)
         jerk = np.where(columns.is_binary, np.inf, _column(limits.max_jerk, num))
@@ -376,7 +376,7 @@ class MovingAverage:
 class Interpolator:
     """Straight line from one command to the next, in equal parts: the control rate is a multiple of the policy's."""
 
-    KEPT: ClassVar = kept("pending", set_out_from="_from", target="_target")
+    KEPT: ClassVar = kept("pending", start_command="_from", target="_target")
 
     def __init__(self, steps: int, columns: ActionColumns | None = None) -> None:
         """Begin without a target. columns: None where each is a plain number."""

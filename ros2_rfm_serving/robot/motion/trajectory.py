@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import RobotConfig, Trajectory
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.types.state import kept
@@ -262,7 +262,7 @@ class TrajectoryPlanner:
         return commanded
 
 
-def _counting(limits: Limits, columns: ActionColumns) -> Limits:
+def _counting(limits: MotionLimits, columns: ActionColumns) -> MotionLimits:
     """Return the limits of control points, in which positions of continuous joints continue beyond their border.
 
     Commands keep the limit of the jerk already, and braking need not.

@@ -22,7 +22,7 @@ from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
-from ros2_rfm_serving.robot import RobotBrain, Sensors
+from ros2_rfm_serving.robot import RobotCore, Sensors
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.command_problems import Stillness, chunk_problem, limits_problem, start_problem
 from ros2_rfm_serving.robot.config import Trajectory
@@ -68,7 +68,7 @@ class RobotBody:
         """Create all ROS entities. report: publishes diagnostics that have changed. Raises: `ConfigurationError`."""
         self.settings, self.name = settings, settings.config.name
         self._audit = AuditTopic(node, f"robot/{self.name}", names.robot(self.name, "rfm/audit"))
-        self.brain: RobotBrain = RecordedBrain(settings.config, self._audit.journal)
+        self.brain: RobotCore = RecordedBrain(settings.config, self._audit.journal)
         self.errors = 0
         """Number of callbacks and control periods that failed."""
         self._node, self._names, self._servers, self._report = node, names, servers, report
@@ -168,7 +168,7 @@ class RobotBody:
         made.values = [*made.values, *key_values(self._audit.values())]
         if self._refusals.lasting("", now_s) or self._refusals.lasting(START, now_s):
             made.level = max(made.level, DiagnosticStatus.WARN)
-        if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
+        if self.brain.schedule_follower.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
         if problem := self._command_topic.problem:
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {problem}"
@@ -350,7 +350,7 @@ class RobotBody:
         try:
             reply = read(message)
             self._chunk = reply if isinstance(reply, ActionChunk) else self._chunk
-            self.brain.reply(reply, self._listening.now_s())
+            self.brain.on_reply(reply, self._listening.now_s())
         except BadMessageError as error:
             self.refuse(error)
 
@@ -363,7 +363,7 @@ class RobotBody:
         self._last_refusals[error.kind] = shortened(str(error))
 
     def _on_refetch(self, message: Any) -> None:
-        self.brain.ask_again(convert.id_from(message))
+        self.brain.request_refetch(convert.id_from(message))
 
     def _on_person(self) -> None:
         """React to an operator's pause, resume or abort at once, without waiting for the next tick."""

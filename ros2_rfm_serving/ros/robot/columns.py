@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.columns import ALIASES, FULL_TURN, ActionColumns
 from ros2_rfm_serving.robot.config import CommandType
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.ros.node.parameters import Values
 
 NAMES = {**{kind.value: kind for kind in CommandType}, **ALIASES}
@@ -28,9 +28,9 @@ def action_columns(values: Values, actions: tuple[str, ...]) -> ActionColumns:
         raise values.wrong(error.key, error.problem, error.fix) from None  # with the value
 
 
-def read_limits(values: Values) -> Limits:
+def read_limits(values: Values) -> MotionLimits:
     """Return the limits. Raises: `ConfigurationError`."""
-    return Limits(
+    return MotionLimits(
         lower=values.numbers("limits.lower"),
         upper=values.numbers("limits.upper"),
         tolerance=values.number("limits.tolerance"),
@@ -40,7 +40,7 @@ def read_limits(values: Values) -> Limits:
     )
 
 
-def check_velocities(values: Values, columns: ActionColumns, limits: Limits) -> None:
+def check_velocities(values: Values, columns: ActionColumns, limits: MotionLimits) -> None:
     """Raise `ConfigurationError` for a velocity limit of columns whose commands are velocities or efforts themselves."""
     limited = [
         (name, kind)

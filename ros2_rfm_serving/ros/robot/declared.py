@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
 from ros2_rfm_serving.robot.columns import ALIASES
-from ros2_rfm_serving.robot.config import CommandType, Compatibility, FailSafeConfig, LinkConfig, RobotConfig, TaskPolicy
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
+from ros2_rfm_serving.robot.config import CommandType, Compatibility, ComponentClientConfig, FailSafeConfig, RobotConfig, TaskPolicy
 from ros2_rfm_serving.ros.node.parameters import Spec, When, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
@@ -150,9 +150,9 @@ _GATE = {
 def _gate() -> dict[str, Spec]:
     """Return one parameter per field, with the field's own default."""
     specs: dict[str, Spec] = {}
-    for field in dataclasses.fields(GateConfig):
+    for field in dataclasses.fields(ChunkValidatorConfig):
         default, description = field.default, _GATE[field.name]
-        if isinstance(default, GateMode):
+        if isinstance(default, ChunkValidatorMode):
             specs[f"gate.{field.name}"] = choice(default, description)
         elif isinstance(default, float):
             specs[f"gate.{field.name}"] = Spec(default, description, 0.0, LARGE)
@@ -210,7 +210,7 @@ _LINK = {
 }
 
 
-def _fields(prefix: str, config: FailSafeConfig | LinkConfig, descriptions: dict[str, str]) -> dict[str, Spec]:
+def _fields(prefix: str, config: FailSafeConfig | ComponentClientConfig, descriptions: dict[str, str]) -> dict[str, Spec]:
     """Return one parameter per field, with the field's own default; zero is allowed where it has a meaning."""
     specs = {}
     for field in dataclasses.fields(config):
@@ -226,7 +226,7 @@ SAFETY = {
         _default("server_timeout_s"), "Without a status message, then the server counts as lost", 0.001, LARGE
     ),
     **_fields("failsafe", FailSafeConfig(), _FAILSAFE),
-    **_fields("link", LinkConfig(), _LINK),
+    **_fields("link", ComponentClientConfig(), _LINK),
 }
 
 TASKS = {

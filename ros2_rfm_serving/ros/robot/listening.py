@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.ros.node.runtime import clock
 
 STOPPED_S, STOPPED_PERIODS = 1.0, 6.0
@@ -12,7 +12,7 @@ STOPPED_S, STOPPED_PERIODS = 1.0, 6.0
 class Listening:
     """Pause detection of one robot; `now_s` is called first in every callback that may call the robot's decision core."""
 
-    def __init__(self, brain: RobotBrain) -> None:
+    def __init__(self, brain: RobotCore) -> None:
         self._brain = brain
         self._called_s = clock()
 
@@ -26,6 +26,6 @@ class Listening:
         now_s = clock()
         if now_s - self._called_s > max(STOPPED_S, STOPPED_PERIODS / self._brain.config.control_rate_hz):
             for server in self._brain.ready_servers:
-                self._brain.server_seen(server, True, now_s)
+                self._brain.on_server_status(server, True, now_s)
         self._called_s = now_s
         return now_s

@@ -12,7 +12,7 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
-from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -42,7 +42,7 @@ class ServedRobot(Protocol):
     """A robot of this process, as `Servers` and `Sessions` use it."""
 
     name: str
-    brain: RobotBrain
+    brain: RobotCore
 
     def refuse(self, error: BadMessageError) -> None:
         """Count a message that cannot be used, and keep the reason."""
@@ -145,7 +145,7 @@ class Servers:
         now_s = clock()
         for robot in self._robots:
             robot.safely(self._follow, robot, schedule, now_s)
-        if any(robot.brain.following.schedule is schedule for robot in self._robots):
+        if any(robot.brain.schedule_follower.schedule is schedule for robot in self._robots):
             self._origin.hear(message)
 
     def _hold_back(self, message: Any) -> None:
@@ -168,9 +168,9 @@ class Servers:
             self._on_schedule(waiting)
 
     def _follow(self, robot: ServedRobot, schedule: Schedule, now_s: float) -> None:
-        following = robot.brain.following
+        following = robot.brain.schedule_follower
         before = describe(following.schedule)
-        heard = robot.brain.follow(schedule, now_s)
+        heard = robot.brain.on_schedule(schedule, now_s)
         if heard is not ScheduleVerdict.REPEATED:
             say(self._node, robot.name, heard, schedule, before)
         if not heard.is_accepted:
@@ -220,9 +220,9 @@ class Servers:
             self._on_schedule(waiting)
         for robot in self._users.get(server, ()):
             if message.state == ServerState.LOADING:
-                robot.safely(robot.brain.server_loads, server, now_s)
+                robot.safely(robot.brain.on_server_loading, server, now_s)
             else:
-                robot.safely(robot.brain.server_seen, server, message.state == ServerState.READY, now_s)
+                robot.safely(robot.brain.on_server_status, server, message.state == ServerState.READY, now_s)
 
     def _on_liveliness(self, server: str, event: Any) -> None:
         """Report that a server is alive or lost, by the middleware.
@@ -236,6 +236,6 @@ class Servers:
             self._asserted.add(server)
         for robot in self._users[server]:
             if event.alive_count > 0:
-                robot.safely(robot.brain.server_alive, server, clock())
+                robot.safely(robot.brain.on_server_alive, server, clock())
             elif event.alive_count_change < 0:
-                robot.safely(robot.brain.server_lost, server, clock(), f"{server} is not alive")
+                robot.safely(robot.brain.on_server_lost, server, clock(), f"{server} is not alive")

@@ -47,11 +47,11 @@ class Sessions:
         except RfmError as error:
             self._warn(f"asks {server} for no session of {component}: {error}")
             elsewhere = isinstance(error, UnprovenError)  # with a bad certificate of its own, no server is any better
-            self._robot.brain.session_refused(component, server, str(error), clock(), full=elsewhere)
+            self._robot.brain.on_session_refused(component, server, str(error), clock(), is_server_full=elsewhere)
             return
         future = self._servers.call(server, srv.OpenSession, request)
         if future is None:
-            self._robot.brain.session_refused(component, server, "its services are not there yet", clock())
+            self._robot.brain.on_session_refused(component, server, "its services are not there yet", clock())
             return
 
         def is_answer(answer: Any) -> bool:
@@ -102,7 +102,7 @@ class Sessions:
         if not answer.success:
             self._warn(f"{server} refuses a session for {component}: {answer.error_msg}")
             unfit, full = answer.error_code == ContractError.code, answer.error_code in FULL
-            brain.session_refused(component, server, answer.error_msg, now_s, contract=unfit, full=full)
+            brain.on_session_refused(component, server, answer.error_msg, now_s, is_contract_mismatch=unfit, is_server_full=full)
             return
         for warning in answer.warnings:
             self._node.get_logger().warning(f"{self._robot.name}: {server}/{component}: {warning}")
@@ -110,13 +110,13 @@ class Sessions:
             grant = session_messages.grant_from(answer)
         except BadMessageError as error:
             self._robot.refuse(error)
-            brain.session_refused(component, server, str(error), now_s)
+            brain.on_session_refused(component, server, str(error), now_s)
             return
         before = self._epochs.get((server, component), grant.session_epoch)
         if before != grant.session_epoch:
             self._servers.proofs.ended(server, self._robot.name, component, before)
         self._epochs[server, component] = grant.session_epoch
-        brain.session_opened(component, server, grant, now_s)
+        brain.on_session_opened(component, server, grant, now_s)
         if component == SYSTEM1 and brain.conditioning:
             used = f"chunks of {grant.contract.model} continue by conditioning {brain.conditioning.value!r}"
             self._node.get_logger().info(f"{self._robot.name}: {server}: {used}")
@@ -133,10 +133,10 @@ class Sessions:
         is_waited_for = self._opening.get(component) is asked
         if is_waited_for and not asked.done():
             del self._opening[component]
-            self._robot.brain.session_refused(component, server, problem, clock(), full=True)
+            self._robot.brain.on_session_refused(component, server, problem, clock(), is_server_full=True)
 
     def _on_reset(self, reset: EpisodeReset, answer: Any) -> None:
-        self._robot.brain.episode_reset(reset, bool(answer and answer.success))
+        self._robot.brain.on_episode_reset(reset, bool(answer and answer.success))
 
     def _warn(self, text: str) -> None:
         self._node.get_logger().warning(f"{self._robot.name}: {text}", throttle_duration_sec=5.0)

@@ -11,18 +11,18 @@ from typing import Any
 from rclpy.node import Node
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
 from ros2_rfm_serving.robot.columns import ActionColumns, suggestions
 from ros2_rfm_serving.robot.config import (
     CommandType,
     Compatibility,
+    ComponentClientConfig,
     FailSafeConfig,
-    LinkConfig,
     Motion,
     RobotConfig,
     Rung,
     TaskPolicy,
 )
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.proving import slowed
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.node.runtime import parameter
@@ -184,15 +184,15 @@ def _commands(values: Values, columns: ActionColumns) -> dict[str, Any]:
     }
 
 
-def _gate(values: Values, num_actions: int) -> GateConfig:
+def _gate(values: Values, num_actions: int) -> ChunkValidatorConfig:
     """Read one parameter per field, of the type of its default."""
     read: dict[type, Callable[[str], Any]] = {
-        GateMode: lambda name: values.choice(name, GateMode),
+        ChunkValidatorMode: lambda name: values.choice(name, ChunkValidatorMode),
         float: values.number,
         tuple: values.numbers,
     }
-    fields = dataclasses.fields(GateConfig)
-    gate = GateConfig(**{field.name: read[type(field.default)](f"gate.{field.name}") for field in fields})
+    fields = dataclasses.fields(ChunkValidatorConfig)
+    gate = ChunkValidatorConfig(**{field.name: read[type(field.default)](f"gate.{field.name}") for field in fields})
     gate.check(num_actions)
     return gate
 
@@ -215,11 +215,11 @@ def _safety(values: Values) -> dict[str, Any]:
         "max_sensor_skew_s": values.number("max_sensor_skew_s"),
         "server_timeout_s": values.number("server_timeout_s"),
         "failsafe": FailSafeConfig(**_fields(values, "failsafe", FailSafeConfig())),
-        "link": LinkConfig(**_fields(values, "link", LinkConfig())),
+        "link": ComponentClientConfig(**_fields(values, "link", ComponentClientConfig())),
     }
 
 
-def _fields(values: Values, prefix: str, default: FailSafeConfig | LinkConfig) -> dict[str, Any]:
+def _fields(values: Values, prefix: str, default: FailSafeConfig | ComponentClientConfig) -> dict[str, Any]:
     """Read one parameter per field, of the type of its default."""
     read = {bool: values.flag, int: values.integer, float: values.number}
     return {field.name: read[type(getattr(default, field.name))](f"{prefix}.{field.name}") for field in dataclasses.fields(default)}

@@ -11,7 +11,7 @@ import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 from rfm_serving import msg
 
-from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.robot.figures import ComponentFigures
 from ros2_rfm_serving.robot.parts import RATES_WINDOW_S
 from ros2_rfm_serving.ros import following
@@ -128,7 +128,7 @@ class Rhythm:
         return misfit
 
 
-def status_message(brain: RobotBrain, task: str, punctuality: Punctuality, now_s: float) -> Any:
+def status_message(brain: RobotCore, task: str, punctuality: Punctuality, now_s: float) -> Any:
     run = brain.task
     actions_hz, chunks_hz = brain.rates(now_s)
     p50_s, p99_s = np.quantile(brain.round_trips_s or [np.nan], (0.5, 0.99))
@@ -141,8 +141,8 @@ def status_message(brain: RobotBrain, task: str, punctuality: Punctuality, now_s
         instruction=brain.instruction,
         verdict=run.verdict if run else "",
         episode=brain.episode,
-        scheduler=brain.following.scheduler,
-        schedule_epoch=brain.following.epoch,
+        scheduler=brain.schedule_follower.scheduler,
+        schedule_epoch=brain.schedule_follower.epoch,
         server=brain.system1_server,
         queue_depth=brain.queue_depth,
         staleness_s=brain.staleness_s,
@@ -190,7 +190,7 @@ def _figures_message(component: str, figures: ComponentFigures, slo_s: float) ->
 
 def diagnosis(
     status: Any,
-    brain: RobotBrain,
+    brain: RobotCore,
     punctuality: Punctuality,
     rhythm: Rhythm,
     errors: int,
@@ -205,7 +205,7 @@ def diagnosis(
         level, message = DiagnosticStatus.ERROR, f"waits for a person: {status.stop_reason}"
     elif level == DiagnosticStatus.OK and (phase is TaskPhase.STOPPED or status.paused):
         level, message = DiagnosticStatus.WARN, status.stop_reason or "paused"
-    elif level == DiagnosticStatus.OK and brain.following.num_rivals(now_s):
+    elif level == DiagnosticStatus.OK and brain.schedule_follower.num_rivals(now_s):
         level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
     elif level == DiagnosticStatus.OK and brain.refusals:
         level, message = DiagnosticStatus.WARN, "; ".join(f"{name}: {why}" for name, why in brain.refusals.items())
@@ -214,7 +214,7 @@ def diagnosis(
         "state": state.name,
         "phase": phase.name.lower(),
         "paused": status.paused,
-        **following.values(brain.following, now_s),
+        **following.values(brain.schedule_follower, now_s),
         **{name: getattr(status, name) for name in FIGURES},
         "ticks": punctuality.ticks,
         "missed_periods": punctuality.missed,
@@ -229,7 +229,7 @@ def diagnosis(
         **{f"not served {component}": why for component, why in brain.refusals.items()},
         **readings,
         **{_change(*change): count for change, count in sorted(brain.state_changes.items())},
-        **{f"warned {name}": count for name, count in sorted(brain.gate_warnings.items())},
+        **{f"warned {name}": count for name, count in sorted(brain.validator_warnings.items())},
         **{f"{part.component} in time": part.in_time for part in status.components},
         **{f"{part.component} late": part.late for part in status.components},
         **{f"refused {counter.name}": counter.count for counter in status.refused},

@@ -16,7 +16,7 @@ from rfm_serving import action
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.errors import UnprovenError
-from ros2_rfm_serving.robot import RobotBrain, TaskGoal, TaskResult
+from ros2_rfm_serving.robot import RobotCore, TaskGoal, TaskResult
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.ros.node.orders import NO_GOAL, SHUT, Call, Gate, OrderDoor
 from ros2_rfm_serving.ros.node.patient_action import PatientActionServer
@@ -46,7 +46,7 @@ class TaskDoor:
     def __init__(
         self,
         node: Node,
-        brain: RobotBrain,
+        brain: RobotCore,
         *,
         task: str,
         instruction: str,
@@ -349,7 +349,7 @@ class PeoplesDoor:
     def __init__(
         self,
         node: Node,
-        brain: RobotBrain,
+        brain: RobotCore,
         name: Callable[[str], str],
         changed: Callable[[], None],
         heard: Callable[[str, str, bool], None],

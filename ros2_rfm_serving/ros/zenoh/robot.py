@@ -31,7 +31,7 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.dynamic_robot import dynamic_robot_entry
 from ros2_rfm_serving.factory.nodes import merged_parameters, node_list, robot_nodes
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.robot import RobotBrain, Sensors, TaskGoal
+from ros2_rfm_serving.robot import RobotCore, Sensors, TaskGoal
 from ros2_rfm_serving.ros.node.draft import draft
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Speaker
@@ -75,7 +75,7 @@ class ZenohRobot:
         """Connect. router: such as `tls/plant:7447`; it has no effect where `zenoh_config`, or the configuration beside the
         process' own certificate, says how to connect. domain, namespace: of the factory. Raises: `ConfigurationError`."""
         self.settings, self.name = settings, settings.config.name
-        self.brain = RobotBrain(settings.config)
+        self.brain = RobotCore(settings.config)
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         names, log = qos.Names(namespace), get_logger(self.name)
         config = session.configuration(zenoh_config or session.own_file(), router)
@@ -158,12 +158,12 @@ class ZenohRobot:
 
     def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
         try:
-            self.brain.reply(read(message), clock())
+            self.brain.on_reply(read(message), clock())
         except BadMessageError as error:
             self.refuse(error)
 
     def _on_refetch(self, message: Any) -> None:
-        self.brain.ask_again(convert.id_from(message))
+        self.brain.request_refetch(convert.id_from(message))
 
     def refuse(self, error: BadMessageError) -> None:
         self.brain.refused[error.kind] += 1

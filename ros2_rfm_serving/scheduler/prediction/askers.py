@@ -1,7 +1,7 @@
 """Simulated robots of a queue, and the time of each one's next request.
 
-They follow the robot's core (`robot/conversation/`): paced by their cap, with a phase that gives way
-(`types/desynchronisation.py`), at their control steps where they execute meanwhile, and for as long as their chunk lasts.
+They follow the robot's core (`robot/client/`): paced by their cap, with a phase that gives way (`types/desynchronisation.py`), at
+their control steps where they execute meanwhile, and for as long as their chunk lasts.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
@@ -30,7 +30,7 @@ ROUNDING = 1e-6
 MOMENT_S = 1e-6
 """Delay from an answer to the request of a robot that has waited for it, if its server has begun its next batch before."""
 WINDOW = 100
-"""Answers whose median is the latency that a robot expects (`robot/conversation/latency.py`)."""
+"""Answers whose median is the latency that a robot expects (`robot/client/latency.py`)."""
 Seconds = npt.NDArray[np.float64]
 
 
@@ -126,14 +126,14 @@ class Expected:
 
 def outlasts_chunk(member: Member, wait_s: float) -> bool:
     """Return whether a wait outlasts a chunk, in control steps: such a robot executes first, and then asks
-    (`robot/conversation/due.py`)."""
+    (`robot/client/request_timing.py`)."""
     return member.whole_s(wait_s) > member.chunk_s + ROUNDING * member.step_s
 
 
 class Rows:
-    """Actions that an asynchronous robot can execute while it waits (`robot/conversation/due.py`). A robot without actions stands,
-    and continues with the answer. One whose answers usually outlast a chunk executes first and then asks, as a synchronous one
-    does. One whose server limits the trust in a chunk asks so that the next chunk arrives at that limit."""
+    """Actions that an asynchronous robot can execute while it waits (`robot/client/request_timing.py`). A robot without actions
+    stands, and continues with the answer. One whose answers usually outlast a chunk executes first and then asks, as a synchronous
+    one does. One whose server limits the trust in a chunk asks so that the next chunk arrives at that limit."""
 
     __slots__ = (
         *("_expected", "_expected_s", "_expected_steps_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_think_s"),
@@ -316,7 +316,7 @@ class Robot:
         return member.think_s / trusted.mean_rows * (rows if member.overlapped else max(rows, trusted.least_rows))
 
     def _give_way(self, rows: Rows, unusual_s: float, took_s: float) -> None:
-        """Move the next request, as `robot/conversation/link.py` does."""
+        """Move the next request, as `robot/client/component_client.py` does."""
         period_s, think_s = self.member.period_s, self.member.think_s
         cycle_s = period_s if self.paced else max(period_s, think_s)
         slack_s = rows.slack_s(cycle_s, took_s)

@@ -21,10 +21,10 @@ class _Sent:
 
 
 class Frames:
-    """Timing of the requests of one pipelined session (`robot/conversation/link.py`): once per frame, at its control steps,
+    """Timing of the requests of one pipelined session (`robot/client/component_client.py`): once per frame, at its control steps,
     whatever is answered meanwhile, but not while the agreed number of requests is in flight. A robot without actions stands, and
     its steps restart with the answer; one whose observations are usually older than a chunk lasts asks when it stands, and accepts
-    no answer to what it asked before it moved on (`robot/conversation/due.py`)."""
+    no answer to what it asked before it moved on (`robot/client/request_timing.py`)."""
 
     __slots__ = (
         *("_expected", "_first", "_member", "_next_s", "_saw", "_sent", "_steps_from_s", "_stood_s", "_waits"),

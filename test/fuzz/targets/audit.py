@@ -73,11 +73,11 @@ def _of_robot() -> list[bytes]:
     )
     journal.listeners(1, -10.0)
     journal.tend(0.0)
-    brain.follow(schedule(), 0.0)
+    brain.on_schedule(schedule(), 0.0)
     brain.start(TaskGoal(task="t", instruction="go", time_budget_s=10.0, reset=False), 0.0)
     for step in range(3):
         brain.tick(Sensors(state=NO_VALUES, state_s=0.05 * step, images=(), images_s=0.05 * step), 0.05 * step)
-        brain.server_seen("s1", True, 0.05 * step)
+        brain.on_server_status("s1", True, 0.05 * step)
     brain.pause(0.2)
     journal.close(0.3, "the end of the process")
     return [line for page in pages for line in page.lines]

@@ -115,19 +115,19 @@ class RobotProcess(Process):
 
     def step(self) -> None:
         tick = self.brain.tick(sensors(self.now_s), self.now_s)
-        following = self.brain.following
+        following = self.brain.schedule_follower
         now_s, truth = self.factory.now_s, self.factory.truth
         truth.followed.setdefault(self.name, []).append((now_s, following.scheduler, following.epoch))
         truth.states.setdefault(self.name, []).append((now_s, self.brain.state.name))
         for server, opening in tick.opens:
             if target := self.factory.server(server):
                 granted = target.server.open_session(opening)
-                self.brain.session_opened(opening.component, server, granted, self.now_s)
+                self.brain.on_session_opened(opening.component, server, granted, self.now_s)
         for server, request in tick.requests:
             if target := self.factory.server(server):
                 target.take(request)
         for reset in tick.resets:
-            self.brain.episode_reset(reset, self.factory.server(reset.server) is not None)
+            self.brain.on_episode_reset(reset, self.factory.server(reset.server) is not None)
 
 
 class ServerProcess(Process):
@@ -156,7 +156,7 @@ class ServerProcess(Process):
         self._replies = [one for one in self._replies if one[0] > self.factory.now_s]
         for reply in due:
             if robot := self.factory.robot(reply.id.robot):
-                robot.brain.reply(reply, robot.now_s)
+                robot.brain.on_reply(reply, robot.now_s)
         self.written.write()
         if not self._is_ready and self.factory.now_s > self.life.begins_s + LOADS_S:
             self._becomes_ready()
@@ -263,11 +263,11 @@ class KilledFactory:
             for name in (w.removeprefix("server/") for w in self._makers if w.startswith("server/")):
                 if self.server(name) is None:
                     if number % 10 == 0:
-                        robot.brain.server_lost(name, robot.now_s, f"{name} is lost")
+                        robot.brain.on_server_lost(name, robot.now_s, f"{name} is lost")
                 elif number % 5 == 0:
-                    robot.brain.server_seen(name, True, robot.now_s)
+                    robot.brain.on_server_status(name, True, robot.now_s)
             if scheduler is not None and number % 20 == 0:
-                robot.brain.follow(scheduler.schedule, robot.now_s)
+                robot.brain.on_schedule(scheduler.schedule, robot.now_s)
 
     def _accident(self) -> None:
         """One process is killed, or ends in order; most are started again."""

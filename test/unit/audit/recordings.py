@@ -44,7 +44,7 @@ def recorded_world(config: RobotConfig = FAILING, **slos_s: float) -> tuple[Worl
     recorder = Recorder()
     routes = {name: (100.0 if name == "system1" else 4.0, slo_s) for name, slo_s in {"system1": 0.0, **slos_s}.items()}
     made = World(config, FaultPlan(), 0, routes, recorder.make)
-    made.brain.follow(made.schedule(), made.now_s)
+    made.brain.on_schedule(made.schedule(), made.now_s)
     begin(made)
     return made, recorder
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.values import RECORDED, ROBOT_EVENTS, SERVER_EVENTS, VALUES
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Tick, events
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, TickResult, events
 from ros2_rfm_serving.server import events as server_events
 from ros2_rfm_serving.types import EncodedImage, ExecutionReport, ObservationRequest, RequestId, RobotState
 from test.unit.fakes import CONTRACT
@@ -118,7 +118,7 @@ def test_a_value_whose_class_extends_a_recorded_one_is_recorded_as_that() -> Non
     assert image == EncodedImage(camera="c", format="jpeg", data=b"short") and type(image) is EncodedImage
 
 
-@pytest.mark.parametrize("value", [random, object(), RobotBrain(CONFIG), RobotBrain(CONFIG).tick, lambda: 1, np.array(["x"])])
+@pytest.mark.parametrize("value", [random, object(), RobotCore(CONFIG), RobotCore(CONFIG).tick, lambda: 1, np.array(["x"])])
 def test_anything_else_cannot_be_recorded(value: object) -> None:
     with pytest.raises(TypeError, match="cannot be recorded"):
         codec.plain(value)
@@ -233,7 +233,7 @@ def test_every_part_of_a_recorded_value_has_a_name(name: str) -> None:
 def test_the_table_has_no_more_than_what_is_recorded() -> None:
     """Events, decisions and configurations with all that they hold; `test_snapshots.py` restores the values of snapshots."""
     reached: set[type] = set()
-    todo: list[Any] = [*ROBOT_EVENTS.values(), *SERVER_EVENTS.values(), RobotConfig, Tick]
+    todo: list[Any] = [*ROBOT_EVENTS.values(), *SERVER_EVENTS.values(), RobotConfig, TickResult]
     while todo:
         kind = todo.pop()
         if kind not in reached:

@@ -28,7 +28,7 @@ def pages() -> list[Page]:
     run(world, recorder, 4)
     for server in (HOME, SPARE):
         world.servers[server].up = False
-        world.brain.server_lost(server, world.now_s, f"{server} is lost")
+        world.brain.on_server_lost(server, world.now_s, f"{server} is lost")
     run(world, recorder, 1.5)
     world.brain.pause(world.now_s)
     run(world, recorder, 0.5)

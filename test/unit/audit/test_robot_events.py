@@ -27,12 +27,12 @@ SAMPLES: list[events.Event] = [
     events.ServerStatusReceived("home", True),
     events.ServerStatusReceived("home", False),
     events.ServerLoadingReceived("home"),
-    events.ServerProcessSeen("home"),
+    events.ServerLivenessReceived("home"),
     events.ServerLost("home"),
     events.ServerLost("home", "silent"),
     events.SessionOpened("system1", "home", grant()),
-    events.SessionRefused("system1", "home", "other cameras", contract=True),
-    events.SessionRefused("monitor", "home", "", full=True),
+    events.SessionRefused("system1", "home", "other cameras", is_contract_mismatch=True),
+    events.SessionRefused("monitor", "home", "", is_server_full=True),
     events.RefetchRequested(REQUEST),
     events.EpisodeResetAnswered(EpisodeReset("home", "system1", 1, 1), False),
     events.ReplyReceived(chunk(observation(1))),
@@ -111,7 +111,7 @@ TIMELESS = {
 def test_nothing_is_recorded_of_what_a_core_calls_of_itself() -> None:
     """A status that says that a server is not ready makes the core call `server_lost`."""
     core, recorder = recorded()
-    core.server_seen("home", False, NOW_S)
+    core.on_server_status("home", False, NOW_S)
     assert events_of(core, recorder) == [events.ServerStatusReceived("home", False)]
 
 

@@ -22,8 +22,8 @@ from ros2_rfm_serving.audit.log import AuditLog
 from ros2_rfm_serving.audit.whatif.chains import chains_of
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.robot.conversation.due import Due
-from ros2_rfm_serving.robot.conversation.link import Link
+from ros2_rfm_serving.robot.client.component_client import ComponentClient
+from ros2_rfm_serving.robot.client.request_timing import RequestTiming
 from ros2_rfm_serving.robot.motion.failsafe import FailSafe
 from test.unit.audit.recordings import Recorder, all_records, from_snapshot, recorded_world, replayed, rewritten, run
 from test.unit.robot.test_robot_machine import PERIOD_S, PipelinedMachine, RobotMachine
@@ -108,7 +108,7 @@ def pages() -> list[Page]:
     """Half a minute with late answers, a failover, a pause and an abort."""
     world, recorder = recorded_world(safety=0.3, monitor=0.3, system2=0.3)
     run(world, recorder, 6)
-    world.brain.server_lost("home", world.now_s)
+    world.brain.on_server_lost("home", world.now_s)
     run(world, recorder, 4)
     world.conditions.latency_s = 0.5
     run(world, recorder, 4)
@@ -172,8 +172,8 @@ def _changed(value: Any, rng: random.Random) -> Any:
 
 
 CHANGES: list[tuple[type, str, Callable[..., Any]]] = [
-    (Due, "may_pop", lambda self: self._queue.depth > 1),
-    (Link, "delay_steps", lambda self, step_rate_hz: 2),
+    (RequestTiming, "may_pop", lambda self: self._queue.depth > 1),
+    (ComponentClient, "delay_steps", lambda self, step_rate_hz: 2),
     (FailSafe, "_online", lambda self, facts, now_s: (self.state, "")),
 ]
 
@@ -191,7 +191,7 @@ def test_a_failure_is_a_decision_too(monkeypatch: pytest.MonkeyPatch) -> None:
     world, recorder = recorded_world()
     run(world, recorder, 2)
     with monkeypatch.context() as broken:
-        broken.setattr(Link, "delay_steps", lambda self, step_rate_hz: 1 // 0)
+        broken.setattr(ComponentClient, "delay_steps", lambda self, step_rate_hz: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             run(world, recorder, 2)
     run(world, recorder, 1)

@@ -11,7 +11,7 @@ import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import PipelineConfig
 from test.unit.audit.recordings import Recorder, all_records, recorded_world, run
 from test.unit.robot.robot_world import NAMES, World
@@ -85,7 +85,7 @@ def test_parts_of_the_way_name_the_row_that_they_lead_to() -> None:
 
 
 def test_what_the_limits_changed_is_said_with_what_was_wanted() -> None:
-    narrow = Limits(lower=(-0.3, -0.3, *(-w for w in WIDE)), upper=(0.3, 0.3, *WIDE), tolerance=5.0)
+    narrow = MotionLimits(lower=(-0.3, -0.3, *(-w for w in WIDE)), upper=(0.3, 0.3, *WIDE), tolerance=5.0)
     world, recorder = recorded_world(replace(FAILING, limits=narrow))
     run(world, recorder, 6)
     ticks, chunks = told(world, recorder)

@@ -18,12 +18,16 @@ from ros2_rfm_serving.audit.log import AuditLog
 from ros2_rfm_serving.audit.safety import kept
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.robot.config import LinkConfig, TaskPolicy
+from ros2_rfm_serving.robot.config import ComponentClientConfig, TaskPolicy
 from ros2_rfm_serving.types import Fallback, TaskOutcome
 from test.unit.audit.story import Log, answer, control_tick, request, row, tick, transition
 from test.unit.audit.test_robot_replay import RecordedMachine, RecordedPipelinedMachine
 
-CONFIG = {"max_action_age_s": 3.0, "limits": {"lower": [-1.0, -1.0], "upper": [1.0, 1.0]}, "link": codec.plain(LinkConfig())}
+CONFIG = {
+    "max_action_age_s": 3.0,
+    "limits": {"lower": [-1.0, -1.0], "upper": [1.0, 1.0]},
+    "link": codec.plain(ComponentClientConfig()),
+}
 SUPERVISED = CONFIG | {"policy": codec.plain(TaskPolicy(fallbacks={"safety": Fallback.STOP_AND_REPLAN}))}
 
 

@@ -28,7 +28,7 @@ def records() -> list[dict[str, Any]]:
     """Of a robot to which much happens."""
     world, recorder = recorded_world(safety=0.3, monitor=0.3, system2=0.3)
     run(world, recorder, 8)
-    world.brain.server_lost("home", world.now_s)
+    world.brain.on_server_lost("home", world.now_s)
     world.brain.refused["bad_message"] += 1
     world.brain.prepared(world.brain.config)()
     run(world, recorder, 2)

@@ -177,7 +177,7 @@ def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_k
 
     records = [
         {"t": 0.0, "kind": "begin", "config": codec.plain(CONFIG)},
-        {"t": 0.0, "kind": "snapshot", "state": {"episode": 0, "task": None, "paused": False, "following": None}},
+        {"t": 0.0, "kind": "snapshot", "state": {"episode": 0, "task": None, "paused": False, "schedule_follower": None}},
         happened(1.0, events.TaskStarted(goal)),
         became(1.0, "IDLE", "RESETTING"),
         happened(3.0, events.ResetFinished(True, "")),

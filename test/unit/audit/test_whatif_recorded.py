@@ -51,7 +51,7 @@ def run(case: Case, folder: Path, seed: int = 7, lost: str = "") -> Figures:
         journals.append((one, lambda: None))
         return RecordedBrain(config, one)
 
-    with mock.patch("ros2_rfm_serving.audit.whatif.robot.RobotBrain", brain):
+    with mock.patch("ros2_rfm_serving.audit.whatif.robot.RobotCore", brain):
         live = replaying._Replay(case, seed, None)
     for name, host in live._hosts.items():
         written = ServerJournal(journal(f"server/{name}", "server"), lambda: live._world.events.now_s)

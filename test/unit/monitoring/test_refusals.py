@@ -12,7 +12,7 @@ import pytest
 from ros2_rfm_serving.monitoring.counters import COUNTERS, ROBOT, SERVER, ZENOH_DOOR, Table
 from ros2_rfm_serving.monitoring.explanations import explanation
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
 from ros2_rfm_serving.ros.server.websocket_connection import COUNTED
 from ros2_rfm_serving.ros.zenoh.tally import LOST
 from ros2_rfm_serving.types.schedule_follower import ScheduleVerdict
@@ -21,11 +21,11 @@ PACKAGE = Path(__file__).resolve().parents[3] / "ros2_rfm_serving"
 COUNTING = ("count", "mishap", "_mishap", "refuse", "Refusal", "BadMessageError")
 """Functions and classes whose first argument is the name of a counter."""
 RETURNED = {
-    "robot/brain.py": ("_take", "_take_chunk"),
-    "robot/conversation/link.py": ("accept",),
-    "robot/conversation/conversation.py": ("accept",),
-    "robot/conversation/links.py": ("_opened",),
-    "robot/motion/motion.py": ("take", "_unfit_start"),
+    "robot/core.py": ("_accept_reply", "_accept_chunk"),
+    "robot/client/component_client.py": ("accept",),
+    "robot/client/request_scheduler.py": ("accept",),
+    "robot/client/server_clients.py": ("_opened",),
+    "robot/motion/command_generator.py": ("enqueue", "_unfit_start"),
     "robot/motion/shaping.py": ("problem",),
     "server/sessions.py": ("collect",),
 }
@@ -116,7 +116,10 @@ def counted(rooms: tuple[str, ...]) -> set[str]:
 def test_every_counter_of_the_code_is_a_cause(who: str) -> None:
     found = counted(TABLES[who]) | {ScheduleVerdict.STALE.value, ScheduleVerdict.RIVAL.value}
     if who == "robot":
-        found |= {LOST, *(f"gate_{field.name}" for field in fields(GateConfig) if isinstance(field.default, GateMode))}
+        found |= {
+            LOST,
+            *(f"gate_{field.name}" for field in fields(ChunkValidatorConfig) if isinstance(field.default, ChunkValidatorMode)),
+        }
     if who == "server":
         found |= {*COUNTED.values()}
     assert len(found) > 10
@@ -126,7 +129,7 @@ def test_every_counter_of_the_code_is_a_cause(who: str) -> None:
 
 def test_no_entry_is_of_a_counter_that_is_gone() -> None:
     found = counted(("robot/", "ros/", "server/", "dispatch/", "wire.py", "engines/architectures/recropping.py"))
-    gates = {f"gate_{field.name}" for field in fields(GateConfig)}
+    gates = {f"gate_{field.name}" for field in fields(ChunkValidatorConfig)}
     found |= {ScheduleVerdict.STALE.value, ScheduleVerdict.RIVAL.value, *COUNTED.values(), "gateway_error", *gates}
     assert {kind for table in KNOWN.values() for kind in table} <= found
 

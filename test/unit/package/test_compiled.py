@@ -66,12 +66,12 @@ def test_no_class_of_theirs_is_extended_where_nothing_is_compiled() -> None:
 
 def test_another_source_is_another_folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "package"
-    for name in ("errors.py", "robot/brain.py"):
+    for name in ("errors.py", "robot/core.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("x = 1\n")
     monkeypatch.setattr(compiled, "PACKAGE", package)
     folders = [compiled.folder()]
-    for name in ("errors.py", "robot/brain.py"):
+    for name in ("errors.py", "robot/core.py"):
         (package / name).write_text("x = 2\n")
         folders.append(compiled.folder())
     monkeypatch.setattr(compiled, "SUFFIX", ".cpython-399.so")
@@ -101,11 +101,11 @@ def test_what_lies_in_the_folder_comes_before_the_source(home: Path, monkeypatch
 
 
 def test_too_late_is_an_error_and_not_half_of_it(home: Path) -> None:
-    import ros2_rfm_serving.robot.brain  # noqa: F401
+    import ros2_rfm_serving.robot.core  # noqa: F401
 
     assert not compiled.use() and not compiled.in_use()
     compiled.folder().mkdir(parents=True, mode=0o700)
-    with pytest.raises(AssertionError, match=r"robot\.brain"):
+    with pytest.raises(AssertionError, match=r"robot\.core"):
         compiled.use()
     assert not compiled.in_use()
 

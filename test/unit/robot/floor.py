@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.robot.output import published
 from ros2_rfm_serving.robot.sender_clock import SenderClock
@@ -185,8 +185,8 @@ class Floor:
         """The robot's process, whose controller has a timeout of its own."""
         self.arm.stop()
         self.published.begin()
-        self.brain = RobotBrain(self.config)
-        self.brain.follow(schedule(), self.now_s)
+        self.brain = RobotCore(self.config)
+        self.brain.on_schedule(schedule(), self.now_s)
         self._fresh, self._sensors = SenderClock(self.config.max_observation_age_s), None
         self._ticked_s = self.now_s
         self._requests.clear()
@@ -240,10 +240,10 @@ class Floor:
         self.now_s = to_s
         if to_s - self._status_s >= 0.5:
             self._status_s = to_s
-            self.brain.server_seen("s1", True, to_s)
+            self.brain.on_server_status("s1", True, to_s)
         for due_s, request in [entry for entry in self._requests if entry[0] <= to_s]:
             self._requests.remove((due_s, request))
-            self.brain.reply(chunk(request, self._rows()), to_s)
+            self.brain.on_reply(chunk(request, self._rows()), to_s)
 
     def _hear(self) -> None:
         frame = self.driver.frame(self.arm, self.now_s, self.rng)
@@ -273,7 +273,7 @@ class Floor:
         for server, opening in tick.opens:
             self._epoch += 1
             granted = grant(self._epoch, replace(CONTRACT, chunk_length=LENGTH))
-            self.brain.session_opened(opening.component, server, granted, self.now_s)
+            self.brain.on_session_opened(opening.component, server, granted, self.now_s)
         for _, request in tick.requests:
             self._requests.append((self.now_s + self.latency_s * self.rng.uniform(0.5, 1.5), request))
         if tick.command is not None:

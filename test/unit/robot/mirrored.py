@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, events
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, events
 from test.unit.deep_equality import attributes, difference
 
 CACHES = {
@@ -19,16 +19,16 @@ CACHES = {
     ("TrajectoryPlanner", "_shaper"): "begins anew in each plan",
 }
 INPUTS: dict[str, type] = {
-    "follow": events.ScheduleReceived,
-    "server_seen": events.ServerStatusReceived,
-    "server_loads": events.ServerLoadingReceived,
-    "server_alive": events.ServerProcessSeen,
-    "server_lost": events.ServerLost,
-    "session_opened": events.SessionOpened,
-    "session_refused": events.SessionRefused,
-    "ask_again": events.RefetchRequested,
-    "episode_reset": events.EpisodeResetAnswered,
-    "reply": events.ReplyReceived,
+    "on_schedule": events.ScheduleReceived,
+    "on_server_status": events.ServerStatusReceived,
+    "on_server_loading": events.ServerLoadingReceived,
+    "on_server_alive": events.ServerLivenessReceived,
+    "on_server_lost": events.ServerLost,
+    "on_session_opened": events.SessionOpened,
+    "on_session_refused": events.SessionRefused,
+    "request_refetch": events.RefetchRequested,
+    "on_episode_reset": events.EpisodeResetAnswered,
+    "on_reply": events.ReplyReceived,
     "tick": events.ControlTick,
     "start": events.TaskStarted,
     "finish": events.TaskFinished,
@@ -51,11 +51,11 @@ def stored(value: object) -> Any:
 class Mirror:
     """Of one core: a twin that is restored now and then, and is given each event as well."""
 
-    def __init__(self, core: RobotBrain, every: int = 40) -> None:
+    def __init__(self, core: RobotCore, every: int = 40) -> None:
         """every: number of events from one twin to the next, on average."""
         self._core, self._every = core, every
         self._rng = random.Random(0)
-        self._twin: RobotBrain | None = None
+        self._twin: RobotCore | None = None
         self._refused: dict[str, int] = {}
         self.is_busy = False
         """The core decides: what it tells itself is no event."""
@@ -88,7 +88,7 @@ class Mirror:
             assert not (found := unlike(self._core, self._twin)), found
         state, config = stored(self._core.snapshot()), stored(self._core.config)
         assert not (found := difference(state, self._core.snapshot())), found
-        twin = RobotBrain.from_state(config, state)
+        twin = RobotCore.from_state(config, state)
         assert not (found := unlike(self._core, twin)), found
         self._twin, self.num_twins = twin, self.num_twins + 1
 
@@ -100,14 +100,14 @@ class Mirror:
         self._refused = dict(self._core.refused)
 
 
-def unlike(core: RobotBrain, twin: RobotBrain) -> str:
+def unlike(core: RobotCore, twin: RobotCore) -> str:
     """Where a twin differs from its core; empty: nowhere."""
-    bare = object.__new__(RobotBrain)
+    bare = object.__new__(RobotCore)
     bare.__dict__.update({name: value for name, value in attributes(core).items() if name != "mirror"})
     return difference(bare, twin, CACHES)
 
 
-class MirroredBrain(RobotBrain):
+class MirroredBrain(RobotCore):
     """See the module's docstring."""
 
     def __init__(self, config: RobotConfig) -> None:
@@ -120,7 +120,7 @@ class MirroredBrain(RobotBrain):
 
 
 def _mirrored(name: str, kind: type) -> Callable[..., Any]:
-    method = getattr(RobotBrain, name)
+    method = getattr(RobotCore, name)
     signature = inspect.signature(method)
 
     @functools.wraps(method)

@@ -100,7 +100,7 @@ class Happenings:
         sent = self._shadow.in_flight(self._world.rng.choice(COMPONENTS))
         if sent is not None:
             late = self._brain.refused["late_refetch"]
-            self._brain.ask_again(sent.request.id)
+            self._brain.request_refetch(sent.request.id)
             if self._brain.refused["late_refetch"] == late:
                 self._shadow.asked_again(sent)
         return sent is not None
@@ -123,15 +123,15 @@ class Happenings:
     def is_heard(self, server: str) -> bool:
         host = self._world.servers[server]
         if host.up:
-            self._brain.server_seen(server, True, self._world.now_s)
-            self._brain.server_alive(server, self._world.now_s)
+            self._brain.on_server_status(server, True, self._world.now_s)
+            self._brain.on_server_alive(server, self._world.now_s)
         return host.up
 
     def is_lost(self, server: str, *, said: bool) -> bool:
         host = self._world.servers[server]
         was_up, host.up = host.up, False
         if said:
-            self._brain.server_lost(server, self._world.now_s)
+            self._brain.on_server_lost(server, self._world.now_s)
         return was_up
 
     def comes_back(self, server: str) -> bool:
@@ -139,7 +139,7 @@ class Happenings:
         if host.up:
             return False
         host.restart(host.model_hash)
-        self._brain.server_lost(server, self._world.now_s)
+        self._brain.on_server_lost(server, self._world.now_s)
         return True
 
     def serves_another_model(self) -> None:
@@ -148,17 +148,17 @@ class Happenings:
         model = {"hash": "other", "other": "hash"}[world.servers[HOME].model_hash]
         for name, host in world.servers.items():
             host.restart(model)
-            self._brain.server_lost(name, world.now_s)
-        self._brain.follow(world.schedule(model=model), world.now_s)
+            self._brain.on_server_lost(name, world.now_s)
+        self._brain.on_schedule(world.schedule(model=model), world.now_s)
         for name in world.servers:
-            self._brain.server_seen(name, True, world.now_s)
+            self._brain.on_server_status(name, True, world.now_s)
 
     def is_cut_off(self, server: str) -> None:
         """For a moment: its sessions are still there."""
-        self._brain.server_lost(server, self._world.now_s)
+        self._brain.on_server_lost(server, self._world.now_s)
 
     def is_scheduled(self, *, newer: bool) -> None:
-        self._brain.follow(self._world.schedule(newer=newer), self._world.now_s)
+        self._brain.on_schedule(self._world.schedule(newer=newer), self._world.now_s)
 
     def has_another_cap(self) -> bool:
         """System 1, in the middle of a period."""
@@ -166,14 +166,14 @@ class Happenings:
         before_hz, slo_s = world.routes["system1"]
         rate_hz = world.rng.choice((100.0, 20.0, 5.0, 2.0))
         world.routes["system1"] = (rate_hz, slo_s)
-        self._brain.follow(world.schedule(), world.now_s)
+        self._brain.on_schedule(world.schedule(), world.now_s)
         return rate_hz != before_hz
 
     # --- people and tasks ---
 
     def is_pushed(self) -> bool:
         brain, world = self._brain, self._world
-        may = bool(brain.paused or brain.stop_reason or brain.task is None or not brain._motor.ladder.moved)
+        may = bool(brain.paused or brain.stop_reason or brain.task is None or not brain._motion.ladder.moved)
         if may:
             world.arm = np.array([world.rng.uniform(-1.0, 1.0), world.rng.uniform(-1.0, 1.0)], np.float32)
         return may

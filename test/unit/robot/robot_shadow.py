@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
+from ros2_rfm_serving.robot.config import CommandType, Motion, TickResult
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import ActionChunk, Array, JudgeVerdict, ObservationRequest, Reply, TaskPhase
 from test.unit.robot.robot_flight import Flight
@@ -182,8 +182,10 @@ class Shadow:
         queue = self.brain._queue
         assert isinstance(reply, ActionChunk)
         if self.config.replace_queue:
-            skipped = min(queue.mark - seen.mark, len(reply.chunk_robot))
-            assert queue.behind == skipped, f"{queue.behind} rows were skipped, {skipped} steps executed since its observation"
+            skipped = min(queue.steps_executed - seen.mark, len(reply.chunk_robot))
+            assert queue.steps_since_merge == skipped, (
+                f"{queue.steps_since_merge} rows were skipped, {skipped} steps executed since its observation"
+            )
 
     def _asked(self, server: str, request: ObservationRequest) -> None:
         now_s, readings, task, identity = self.world.now_s, self.world.readings, self.brain.task, request.id
@@ -218,7 +220,7 @@ class Shadow:
 
     # --- a control period ---
 
-    def ticked(self, tick: Tick, *, may_act: bool) -> None:
+    def ticked(self, tick: TickResult, *, may_act: bool) -> None:
         brain, now_s, command = self.brain, self.world.now_s, tick.command
         task = brain.task
         if self._was_told_long_ago and self.kind is not CommandType.VELOCITY:  # it stood, whatever its computer was doing

@@ -1,4 +1,4 @@
-"""Two servers, a faulty wire and a robot's body around one `RobotBrain`, in virtual time, for the state machine of its promises.
+"""Two servers, a faulty wire and a robot's body around one `RobotCore`, in virtual time, for the state machine of its promises.
 
 Every row of every chunk is tagged: column 2 is a number of its own, and of the columns from 3 on the one of its chunk is 1.
 """
@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ros2_rfm_serving.faults import Direction, FaultPlan, FaultyWire, corrupt
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
-from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Tick
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors
+from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, TickResult
 from ros2_rfm_serving.types import (
     ActionChunk,
     Array,
@@ -137,7 +137,7 @@ class World:
         plan: FaultPlan,
         seed: int,
         routes: dict[str, tuple[float, float]],
-        make: Callable[[RobotConfig], RobotBrain] = RobotBrain,
+        make: Callable[[RobotConfig], RobotCore] = RobotCore,
     ) -> None:
         """routes: component -> (most per second, SLO)."""
         self.config, self.brain, self.now_s = config, make(config), 0.0
@@ -191,12 +191,12 @@ class World:
             self._status_s = end_s
             for name, server in self.servers.items():
                 if server.up:
-                    self.brain.server_seen(name, True, end_s)
+                    self.brain.on_server_status(name, True, end_s)
 
-    def tick(self, *, may_act: bool = True) -> Tick:
+    def tick(self, *, may_act: bool = True) -> TickResult:
         self.events["tick"] += 1
         self.readings, self.period = self.sensors(), not may_act or self.brain.is_period(self.now_s)
-        self.mark = self.brain._queue.mark
+        self.mark = self.brain._queue.steps_executed
         tick = self.brain.tick(self.readings, self.now_s, may_act=may_act)
         if tick.command is not None and self.config.command_type is CommandType.POSITION:
             self.arm, self.tags = tick.command[:2].copy(), tick.command[2:].copy()
@@ -265,7 +265,9 @@ class World:
         wanted = opening.expected_model_hash
         if how in ("refused", "contract") or (wanted not in ("", host.model_hash) and self.rng.random() < 0.5):
             fits = how == "refused"
-            self.later(0.01, lambda: self.brain.session_refused(component, server, "no", self.now_s, contract=not fits))
+            self.later(
+                0.01, lambda: self.brain.on_session_refused(component, server, "no", self.now_s, is_contract_mismatch=not fits)
+            )
             return
         length = CONTRACT.chunk_length * (4 if server == HOME else 1)
         acts = replace(CONTRACT, action_names=NAMES, chunk_length=length)
@@ -277,12 +279,12 @@ class World:
     def _opened(self, component: str, server: str, granted: SessionGrant, session: Session) -> None:
         """A late grant, of before a restart, may bear the number of one that the robot has had since: another session, if taken."""
         refused = self.brain.refused.total()
-        self.brain.session_opened(component, server, granted, self.now_s)
+        self.brain.on_session_opened(component, server, granted, self.now_s)
         if self.brain.refused.total() == refused:
             self.granted[server, component, granted.session_epoch] = session
 
     def _reset(self, reset: EpisodeReset) -> None:
-        self.later(0.01, lambda: self.brain.episode_reset(reset, self.servers[reset.server].up))
+        self.later(0.01, lambda: self.brain.on_episode_reset(reset, self.servers[reset.server].up))
 
     # --- the wire ---
 
@@ -330,7 +332,7 @@ class World:
             self.delivered.append((sent, reply))
         before = sum(self.brain.refused[name] for name in REFUSALS)
         unasked = sum(self.brain.refused[name] for name in UNASKED)
-        taken = self.brain.reply(reply, self.now_s)
+        taken = self.brain.on_reply(reply, self.now_s)
         counted = sum(self.brain.refused[name] for name in REFUSALS) - before
         assert counted == (not taken), f"a reply that is {'taken' if taken else 'dropped'} is counted {counted} times"
         self.unasked = sum(self.brain.refused[name] for name in UNASKED) > unasked

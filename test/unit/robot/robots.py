@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
-from ros2_rfm_serving.robot.config import FailSafeConfig, LinkConfig
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal, TickResult
+from ros2_rfm_serving.robot.config import ComponentClientConfig, FailSafeConfig
 from ros2_rfm_serving.types import (
     Array,
     EncodedImage,
@@ -42,24 +42,24 @@ class Rig:
     """A brain and a virtual clock."""
 
     def __init__(self, config: RobotConfig = CONFIG) -> None:
-        self.brain, self.now_s = RobotBrain(config), 0.0
+        self.brain, self.now_s = RobotCore(config), 0.0
         self.positions: Array | None = None
         """Measured; None: nothing is."""
 
-    def tick(self, steps: int = 1, seen: bool = True) -> Tick:
+    def tick(self, steps: int = 1, seen: bool = True) -> TickResult:
         for _ in range(steps):
             self.now_s += PERIOD_S
             if seen:
-                self.brain.server_seen("s1", True, self.now_s)
+                self.brain.on_server_status("s1", True, self.now_s)
             tick = self.brain.tick(sensors(self.now_s, self.positions), self.now_s)
         return tick
 
     def connect(self, epoch: int = 5) -> Rig:
-        self.brain.follow(schedule(), self.now_s)
+        self.brain.on_schedule(schedule(), self.now_s)
         (opening,) = self.tick().opens
         assert opening[0] == "s1" and opening[1].action_names == NAMES
         contract = replace(CONTRACT, chunk_length=MAX_LENGTH)
-        self.brain.session_opened("system1", "s1", grant(epoch, contract), self.now_s)
+        self.brain.on_session_opened("system1", "s1", grant(epoch, contract), self.now_s)
         return self
 
     def ask(self) -> ObservationRequest:
@@ -86,7 +86,7 @@ FAILING = RobotConfig(
     execution_horizon=3,
     max_action_age_s=1.0,
     failsafe=FailSafeConfig(degraded_after_s=0.3, max_offline_s=2.0),
-    link=LinkConfig(request_timeout_s=1.0, initial_backoff_s=0.1, max_backoff_s=0.2),
+    link=ComponentClientConfig(request_timeout_s=1.0, initial_backoff_s=0.1, max_backoff_s=0.2),
 )
 FOREVER_S = 1e9
 
@@ -95,7 +95,7 @@ def world(config: RobotConfig = FAILING, **slos_s: float) -> World:
     """With a task from the start. slos_s: by component; those that are not named have none and are not asked."""
     routes = {name: (100.0 if name == "system1" else 4.0, slo_s) for name, slo_s in {"system1": 0.0, **slos_s}.items()}
     made = World(config, FaultPlan(), 0, routes)
-    made.brain.follow(made.schedule(), made.now_s)
+    made.brain.on_schedule(made.schedule(), made.now_s)
     begin(made)
     return made
 

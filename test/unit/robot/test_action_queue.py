@@ -11,7 +11,7 @@ import pytest
 
 from ros2_rfm_serving.robot.config import CommandType, Compatibility, Motion, Rung
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
-from ros2_rfm_serving.robot.motion.motion import Motor
+from ros2_rfm_serving.robot.motion.command_generator import CommandGenerator
 from test.unit.fakes import chunk, observation, rows
 from test.unit.robot.robots import CONFIG
 
@@ -48,16 +48,16 @@ def test_rows_whose_steps_are_over_are_skipped(compatibility: Compatibility, exe
     made = queue(executed=executed, compatibility=compatibility)
     assert made.merge(rows(100), rows(100), 0, 1.0, real_delay=real_delay) == skipped
     assert left(made) == [100.0 + i for i in range(skipped, 4)]
-    assert (made.depth, made.behind, made.executed_of_chunk) == (4 - skipped, skipped, 0)
+    assert (made.depth, made.steps_since_merge, made.executed_of_chunk) == (4 - skipped, skipped, 0)
 
 
 def test_marks_count_what_was_executed_since_the_request() -> None:
     made = queue(executed=2)
-    mark = made.mark
+    mark = made.steps_executed
     made.pop()
     assert made.merge(rows(100), rows(100), mark, 1.0, real_delay=9) == 1
     made.clear()
-    assert made.mark == mark + 1 and made.merge(rows(), rows(), made.mark, 2.0, real_delay=9) == 0
+    assert made.steps_executed == mark + 1 and made.merge(rows(), rows(), made.steps_executed, 2.0, real_delay=9) == 0
 
 
 def test_a_mark_from_the_future_is_an_error() -> None:
@@ -86,19 +86,19 @@ def test_appended_rows_are_as_old_as_the_oldest_of_them() -> None:
 def test_an_older_row_that_is_dropped_is_over() -> None:
     made = queue(executed=6, replace=False)
     made.merge(rows(100), rows(100), 0, 1.0)
-    assert made.drop_older() == 2 and (made.depth, made.behind) == (4, 2) and made.drop_older() == 0
+    assert made.drop_older() == 2 and (made.depth, made.steps_since_merge) == (4, 2) and made.drop_older() == 0
 
 
 def test_a_row_that_must_not_be_executed_takes_its_step() -> None:
     made = queue()
     made.refuse(np.array([False, True] + [False] * 6))
     assert [made.pop()[0] is None for _ in range(3)] == [False, True, False]
-    assert made.mark == 3 and made.pop()[1]
+    assert made.steps_executed == 3 and made.pop()[1]
 
 
 def test_an_empty_queue_has_no_row_and_no_age() -> None:
     made = ActionQueue(2)
-    assert made.pop() == (None, False) and math.isnan(made.observed_s) and made.mark == 0
+    assert made.pop() == (None, False) and math.isnan(made.observed_s) and made.steps_executed == 0
     assert made.left_over(3)[0].shape == (0, 2) and made.drop_older() == 0
 
 
@@ -115,9 +115,11 @@ def test_a_prefix_is_what_will_be_executed_next(wanted: int, length: int) -> Non
 
 def commands_after_a_seam(blend_steps: int) -> list[float]:
     """The first chunk says 0, the second 12."""
-    made = Motor(replace(CONFIG, command_type=CommandType.VELOCITY, fallback=(ZERO,), blend_steps=blend_steps), Counter())
+    made = CommandGenerator(
+        replace(CONFIG, command_type=CommandType.VELOCITY, fallback=(ZERO,), blend_steps=blend_steps), Counter()
+    )
     for value in (0.0, 12.0):
-        made.take(chunk(observation(1), np.full((4, 2), value, np.float32)), made.queue.mark, 0.0, real_delay=0)
+        made.enqueue(chunk(observation(1), np.full((4, 2), value, np.float32)), made.queue.steps_executed, 0.0, real_delay=0)
         said = [made.step(None, 0.0) for _ in range(4)]
     return [round(float(command[0]), 3) for command in said if command is not None]
 
@@ -131,7 +133,7 @@ def test_commands_ease_into_a_chunk(blend_steps: int, said: list[float]) -> None
 
 
 def test_a_robot_that_stands_sets_out_as_it_is_told() -> None:
-    made = Motor(replace(CONFIG, blend_steps=3), Counter())
-    made.take(chunk(observation(1), np.full((4, 2), 12.0, np.float32)), 0, 0.0, real_delay=0)
+    made = CommandGenerator(replace(CONFIG, blend_steps=3), Counter())
+    made.enqueue(chunk(observation(1), np.full((4, 2), 12.0, np.float32)), 0, 0.0, real_delay=0)
     first = made.step(None, 0.0)
     assert first is not None and first.tolist() == [12.0, 12.0]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.robot.config import LinkConfig
-from ros2_rfm_serving.robot.conversation.link import Link
+from ros2_rfm_serving.robot.client.component_client import ComponentClient
+from ros2_rfm_serving.robot.config import ComponentClientConfig
 
-CONFIG = LinkConfig()
+CONFIG = ComponentClientConfig()
 
 
 def retries_s(robot: str, *, seed: int = 1) -> list[float]:
     """The waits before the first six attempts."""
-    link = Link(robot, "system1", LinkConfig(seed=seed))
+    link = ComponentClient(robot, "system1", ComponentClientConfig(seed=seed))
     waits = []
     for _ in range(6):
-        link.refused("no", 100.0)
+        link.on_refused("no", 100.0)
         waits.append(link.retry_s - 100.0)
     return waits
 
@@ -34,14 +34,14 @@ def test_the_waits_grow_to_their_bound_and_are_those_of_the_seed() -> None:
 def test_a_server_that_returns_is_asked_by_one_after_the_other() -> None:
     asks = []
     for i in range(300):
-        link = Link(f"r{i}", "system1", CONFIG)
-        link.refused("gone", 0.0)
-        link.server_returns(100.0)
+        link = ComponentClient(f"r{i}", "system1", CONFIG)
+        link.on_refused("gone", 0.0)
+        link.on_server_returned(100.0)
         asks.append(link.retry_s - 100.0)
     assert min(asks) >= 0.0 and max(asks) <= CONFIG.initial_backoff_s and len(set(asks)) == 300
 
 
 def test_one_that_was_never_lost_is_asked_at_once() -> None:
-    link = Link("r1", "system1", CONFIG)
-    link.server_returns(100.0)
+    link = ComponentClient("r1", "system1", CONFIG)
+    link.on_server_returned(100.0)
     assert link.retry_s < 100.0

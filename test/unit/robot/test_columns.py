@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal, TickResult
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
 from ros2_rfm_serving.robot.columns import ActionColumns, suggestions
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
+from ros2_rfm_serving.robot.motion.chunk_validator import ChunkValidator
+from ros2_rfm_serving.robot.motion.command_generator import CommandGenerator
 from ros2_rfm_serving.robot.motion.fallback import FallbackLadder, check_ladder
-from ros2_rfm_serving.robot.motion.gate import ChunkGate
-from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.output import check_stop
@@ -59,7 +59,7 @@ def droid(gripper: CommandType = BINARY, **changes: Any) -> RobotConfig:
         "execution_horizon": 3,
         "command_type": VELOCITY,
         "command_types": (*(VELOCITY,) * 7, gripper),
-        "limits": Limits(lower=(-2.0,) * 7 + (0.0,), upper=(2.0,) * 7 + (1.0,), max_acceleration=(20.0,) * 7 + (math.inf,)),
+        "limits": MotionLimits(lower=(-2.0,) * 7 + (0.0,), upper=(2.0,) * 7 + (1.0,), max_acceleration=(20.0,) * 7 + (math.inf,)),
         "fallback": ladder("zero"),
         "max_action_age_s": 1.0,
     }
@@ -70,23 +70,23 @@ class Rig:
     """A brain of any actions, its server, and the commands that it gave. Time is virtual."""
 
     def __init__(self, config: RobotConfig, positions: Array | None = None) -> None:
-        self.config, self.brain, self.now_s = config, RobotBrain(config), 0.0
+        self.config, self.brain, self.now_s = config, RobotCore(config), 0.0
         self.positions = positions
         self.sent: list[Array] = []
         self.sees = True
-        self.brain.follow(schedule(), self.now_s)
+        self.brain.on_schedule(schedule(), self.now_s)
         for server, opening in self.tick().opens:
             contract = replace(CONTRACT, action_names=config.action_names)
-            self.brain.session_opened(opening.component, server, grant(5, contract), self.now_s)
+            self.brain.on_session_opened(opening.component, server, grant(5, contract), self.now_s)
         self.start()
 
     def start(self) -> None:
         self.brain.start(TaskGoal(task="t", instruction="go", time_budget_s=1e4, reset=False), self.now_s)
 
-    def tick(self, num: int = 1) -> Tick:
+    def tick(self, num: int = 1) -> TickResult:
         for _ in range(num):
             self.now_s += PERIOD_S
-            self.brain.server_seen("s1", True, self.now_s)
+            self.brain.on_server_status("s1", True, self.now_s)
             tick = self.brain.tick(self._sensors(), self.now_s)
             self.sent += [] if tick.command is None else [tick.command]
         return tick
@@ -106,7 +106,7 @@ class Rig:
         """A chunk arrives, and its first three rows are executed."""
         request = self.ask()
         answer = chunk(request, rows.astype(np.float32))
-        assert self.brain.reply(replace(answer, action_names=self.config.action_names), self.now_s), self.brain.refused
+        assert self.brain.on_reply(replace(answer, action_names=self.config.action_names), self.now_s), self.brain.refused
         self.tick(3)
         assert self.brain.executing
 
@@ -141,7 +141,7 @@ def test_whatever_stops_the_arm_the_gripper_keeps_its_grip(event: str, gripper: 
     elif event == "blind":
         rig.sees = False
     elif event == "session lost":
-        rig.brain.server_lost("s1", rig.now_s)
+        rig.brain.on_server_lost("s1", rig.now_s)
     elif event in ("stop", "deactivate"):
         rig.brain.cancel(TaskOutcome.SHUTDOWN, "", rig.now_s)
         command = rig.brain.stop_command()
@@ -197,7 +197,7 @@ def test_after_a_reset_nobody_closes_a_gripper_that_the_reset_has_opened() -> No
 def test_velocities_brake_within_their_limit_while_the_gripper_keeps_still() -> None:
     rig = gripping(droid(limits=replace(droid().limits, max_acceleration=(2.0,) * 7 + (math.inf,))))
     rig.brain.pause(rig.now_s)
-    before = rig.brain._motor._last
+    before = rig.brain._motion._last
     assert before is not None
     rig.tick(20)
     arm = np.array([before, *rig.sent])[:, :7]
@@ -216,7 +216,7 @@ def test_a_gripper_that_is_not_measured_keeps_nothing_from_moving() -> None:
 
 def test_a_recorded_robot_goes_on_as_the_recording_says() -> None:
     """Its columns, its wrapped joint and its limited jerk are in the snapshot, and it decides the same from there."""
-    limits = Limits(
+    limits = MotionLimits(
         lower=(-2.0,) * 6 + (-math.pi, 0.0),
         upper=(2.0,) * 6 + (math.pi, 1.0),
         max_velocity=(math.inf,) * 6 + (1.0, math.inf),
@@ -227,7 +227,7 @@ def test_a_recorded_robot_goes_on_as_the_recording_says() -> None:
     config = droid(command_types=types, turns=(0.0,) * 6 + (TURN, 0.0), limits=limits, fallback=ladder("ramp_down:0.3 zero"))
     rig = Rig(config, np.array([0.0] * 6 + [3.1, 0.5], np.float32))
     rig.execute(np.array([[0.5] * 6 + [-3.1, 0.8]] * 6))
-    restored = RobotBrain.from_state(stored(config), stored(rig.brain.snapshot()))
+    restored = RobotCore.from_state(stored(config), stored(rig.brain.snapshot()))
     commands = []
     for brain in (rig.brain, restored):
         times_s = (rig.now_s + PERIOD_S * np.arange(1, 30)).tolist()
@@ -266,7 +266,7 @@ def mixtures(draw: st.DrawFn) -> RobotConfig:
         blend_steps=draw(st.integers(0, 2)),
         command_type=kinds[0],
         command_types=kinds,
-        limits=Limits(
+        limits=MotionLimits(
             lower=(-1.0,) * len(kinds),
             upper=(1.0,) * len(kinds),
             max_velocity=tuple(draw(rate) if moves else math.inf for moves in positions),
@@ -286,7 +286,7 @@ def follow(rig: Rig, event: str, rng: np.random.Generator, given: list[float]) -
             requests = rig.tick().requests
             if requests:
                 answer = replace(chunk(requests[0][1], rows), action_names=rig.config.action_names)
-                rig.brain.reply(answer, rig.now_s)
+                rig.brain.on_reply(answer, rig.now_s)
                 break
     elif event == "pause":
         rig.brain.pause(rig.now_s)
@@ -355,7 +355,7 @@ def test_rates_are_limited_per_column(config: RobotConfig, seed: int) -> None:
 def test_a_limited_jerk_costs_its_lag_and_no_speed(changes: dict[str, Any]) -> None:
     """Also where commands go a part of the way from the last one to the next action: that one is as late as the jerk makes it."""
     lag_s, speed = 0.2, 0.5
-    limits = Limits(max_velocity=(2.0, math.inf), max_acceleration=(2.0, math.inf), max_jerk=(2.0 / lag_s, math.inf))
+    limits = MotionLimits(max_velocity=(2.0, math.inf), max_acceleration=(2.0, math.inf), max_jerk=(2.0 / lag_s, math.inf))
     types, names = (POSITION, BINARY), ("joint", "grip")
     config = droid(
         action_names=names, command_type=POSITION, command_types=types, limits=limits, fallback=ladder("hold"), **changes
@@ -368,17 +368,17 @@ def test_a_limited_jerk_costs_its_lag_and_no_speed(changes: dict[str, Any]) -> N
         if requests:
             rows = speed / config.step_rate_hz * (executed + 1 + np.arange(12))
             answer = chunk(requests[0][1], np.stack([rows, np.ones(12)], axis=1).astype(np.float32))
-            assert rig.brain.reply(replace(answer, action_names=names), rig.now_s), rig.brain.refused
+            assert rig.brain.on_reply(replace(answer, action_names=names), rig.now_s), rig.brain.refused
     speeds = np.diff([float(command[0]) for command in rig.sent]) / PERIOD_S
     assert np.abs(speeds[len(speeds) // 2 :] - speed).max() < 0.1 * speed, "it moves at its speed, evenly"
 
 
 def test_rows_are_not_skipped_where_one_column_is_a_displacement() -> None:
     """The state is half as fast as declared: positions would skip every second row, and its displacement with it."""
-    config = droid(command_type=DELTA, command_types=(DELTA,) * 7 + (BINARY,), fallback=ladder("hold"), limits=Limits())
-    motor = Motor(config, Counter())
+    config = droid(command_type=DELTA, command_types=(DELTA,) * 7 + (BINARY,), fallback=ladder("hold"), limits=MotionLimits())
+    motor = CommandGenerator(config, Counter())
     rows = np.arange(320, dtype=np.float32).reshape(40, 8)
-    motor.take(replace(chunk(observation(1), rows), action_names=DROID_NAMES), 0, 0.0, real_delay=0)
+    motor.enqueue(replace(chunk(observation(1), rows), action_names=DROID_NAMES), 0, 0.0, real_delay=0)
     sent = [motor.step(None, 2.0 * PERIOD_S * tick) for tick in range(30)]
     assert np.array_equal(np.array(sent), rows[:30])
 
@@ -399,7 +399,9 @@ def test_rows_are_not_skipped_where_one_column_is_a_displacement() -> None:
     ],
 )
 def test_a_ladder_that_does_not_stop_every_column_is_refused(types: tuple[CommandType, ...], rungs: str, problem: str) -> None:
-    config = droid(action_names=("x", "y"), command_types=types, limits=Limits(), fallback=ladder(rungs), safe_pose=(0.0, 0.0))
+    config = droid(
+        action_names=("x", "y"), command_types=types, limits=MotionLimits(), fallback=ladder(rungs), safe_pose=(0.0, 0.0)
+    )
     with pytest.raises(ConfigurationError) as caught:
         check_ladder(config)
     assert problem in str(caught.value), caught.value
@@ -423,8 +425,8 @@ def test_a_sink_that_takes_all_numbers_as_one_type_refuses_others() -> None:
 # --- continuous joints -----------------------------------------------------------------------------------------------------------
 
 
-def around(*, kind: CommandType = POSITION, turn: float = TURN, limits: Limits | None = None) -> ActionColumns:
-    return ActionColumns.made(kind, ("wrist",), turns=(turn,), limits=limits or Limits())
+def around(*, kind: CommandType = POSITION, turn: float = TURN, limits: MotionLimits | None = None) -> ActionColumns:
+    return ActionColumns.made(kind, ("wrist",), turns=(turn,), limits=limits or MotionLimits())
 
 
 def one(value: float) -> Array:
@@ -438,7 +440,7 @@ def apart(value: float, other: float, turn: float = TURN) -> float:
 
 def test_a_continuous_joint_goes_the_short_way_over_its_border() -> None:
     """A Kinova Gen3's wrist, whose driver and policy speak of -pi to pi: a step of 0.04 rad over the border."""
-    made = CommandShaper(Limits(max_velocity=(1.0,), max_acceleration=(4.0,)), around(), 1, PERIOD_S)
+    made = CommandShaper(MotionLimits(max_velocity=(1.0,), max_acceleration=(4.0,)), around(), 1, PERIOD_S)
     made.start(one(3.10))
     wanted = [math.remainder(3.10 + 0.02 * k, TURN) for k in range(1, 6)] + [-3.10] * 20
     sent = [float(made.shape(one(value), PERIOD_S)[0]) for value in wanted]
@@ -462,7 +464,7 @@ def test_commands_turn_no_faster_than_allowed_and_stay_in_the_drivers_numbers(
     turn: float, ends: tuple[float, float] | None, walk: list[float], start: float
 ) -> None:
     """Whatever way the policy goes round, in turns, and whichever numbers its driver takes."""
-    limits = Limits(max_velocity=(turn,), max_acceleration=(20.0 * turn,))
+    limits = MotionLimits(max_velocity=(turn,), max_acceleration=(20.0 * turn,))
     if ends is not None:
         limits = replace(limits, lower=(ends[0] * turn,), upper=(ends[1] * turn,))
     made = CommandShaper(limits, around(turn=turn, limits=limits), 1, PERIOD_S)
@@ -482,7 +484,7 @@ def test_commands_turn_no_faster_than_allowed_and_stay_in_the_drivers_numbers(
 
 def test_numbers_that_count_turns_go_on_counting() -> None:
     """A driver that does not wrap: a command is never a whole turn from the one before."""
-    made = CommandShaper(Limits(max_velocity=(1.0,)), around(), 1, PERIOD_S)
+    made = CommandShaper(MotionLimits(max_velocity=(1.0,)), around(), 1, PERIOD_S)
     made.start(one(37.0))
     sent = [float(made.shape(one(37.0 + 0.04 * k), PERIOD_S)[0]) for k in range(20)]
     assert np.allclose(np.diff(sent), 0.04, atol=1e-4)
@@ -500,7 +502,7 @@ def test_interpolated_parts_are_equal_and_the_short_way(start: float, way: float
 
 
 def wrist(kind: CommandType = POSITION, **changes: Any) -> RobotConfig:
-    limits = Limits(lower=(-math.pi,), upper=(math.pi,), max_velocity=(1.0,)) if kind is POSITION else Limits()
+    limits = MotionLimits(lower=(-math.pi,), upper=(math.pi,), max_velocity=(1.0,)) if kind is POSITION else MotionLimits()
     fields: dict[str, Any] = {
         "action_names": ("yaw",),
         "command_type": kind,
@@ -513,7 +515,7 @@ def wrist(kind: CommandType = POSITION, **changes: Any) -> RobotConfig:
 
 
 def test_blending_into_a_chunk_goes_the_short_way() -> None:
-    config = wrist(limits=Limits(), blend_steps=3)
+    config = wrist(limits=MotionLimits(), blend_steps=3)
     rig = Rig(config, one(3.1))
     rig.execute(np.full((6, 1), 3.1))
     rig.sent.clear()
@@ -525,10 +527,10 @@ def test_other_limits_of_a_robot_at_work_are_the_numbers_of_its_commands() -> No
     """From -pi to pi, then from 0 to 2 pi; and limits that a continuous joint cannot have are refused without a trace."""
     rig = Rig(wrist(), one(-3.0))
     rig.execute(np.full((6, 1), -3.0))
-    limits = Limits(lower=(-1.0,), upper=(1.0,), max_velocity=(1.0,))
+    limits = MotionLimits(lower=(-1.0,), upper=(1.0,), max_velocity=(1.0,))
     with pytest.raises(ConfigurationError, match="it cannot go round"):
         rig.brain.prepared(replace(rig.config, limits=limits))
-    rig.brain.prepared(replace(rig.config, limits=Limits(lower=(0.0,), upper=(TURN,), max_velocity=(1.0,))))()
+    rig.brain.prepared(replace(rig.config, limits=MotionLimits(lower=(0.0,), upper=(TURN,), max_velocity=(1.0,))))()
     rig.execute(np.full((6, 1), 3.2))
     assert apart(float(rig.sent[-1][0]), 3.2) < 0.1
 
@@ -547,9 +549,13 @@ def test_ramping_down_over_the_border_runs_on_the_same_way() -> None:
 
 @pytest.mark.parametrize("kind", [VELOCITY, DELTA, POSITION])
 def test_the_way_to_the_safe_pose_is_the_short_one(kind: CommandType) -> None:
-    limits = Limits(lower=(-3.2,), upper=(3.2,), max_velocity=(1.0,)) if kind is POSITION else Limits(lower=(-1.0,), upper=(1.0,))
+    limits = (
+        MotionLimits(lower=(-3.2,), upper=(3.2,), max_velocity=(1.0,))
+        if kind is POSITION
+        else MotionLimits(lower=(-1.0,), upper=(1.0,))
+    )
     rungs = ladder("safe_pose:5 zero" if kind is VELOCITY else "safe_pose")
-    motor = Motor(wrist(kind, limits=limits, fallback=rungs, safe_pose=(-3.0,)), Counter())
+    motor = CommandGenerator(wrist(kind, limits=limits, fallback=rungs, safe_pose=(-3.0,)), Counter())
     at, now_s = 3.0, 0.0
     for _ in range(60):
         now_s += PERIOD_S
@@ -578,37 +584,43 @@ def test_after_a_pause_it_sets_out_from_the_other_side_of_the_border() -> None:
 
 def test_the_gate_sees_no_jump_at_the_border() -> None:
     rows = np.array([[3.10], [3.13], [-3.12], [-3.09]], np.float32)
-    gates = GateConfig(
-        jump=GateMode.REFUSE, max_jump=(0.1,), velocity=GateMode.REFUSE, max_velocity=(1.0,), statistics=GateMode.REFUSE,
-        acceleration=GateMode.REFUSE, max_acceleration=(2.0,), action_mean=(-3.1,), action_std=(0.1,), max_deviations=4.0,
-        workspace=GateMode.REFUSE, workspace_lower=(2.8,), workspace_upper=(3.5,),
+    gates = ChunkValidatorConfig(
+        jump=ChunkValidatorMode.REFUSE, max_jump=(0.1,), velocity=ChunkValidatorMode.REFUSE, max_velocity=(1.0,), statistics=ChunkValidatorMode.REFUSE,
+        acceleration=ChunkValidatorMode.REFUSE, max_acceleration=(2.0,), action_mean=(-3.1,), action_std=(0.1,), max_deviations=4.0,
+        workspace=ChunkValidatorMode.REFUSE, workspace_lower=(2.8,), workspace_upper=(3.5,),
     )  # fmt: skip
-    admitted = ChunkGate(gates, Limits(), 1, PERIOD_S, columns=around()).admit(rows, one(-3.14))
+    admitted = ChunkValidator(gates, MotionLimits(), 1, PERIOD_S, columns=around()).validate(rows, one(-3.14))
     assert admitted == ("", ())
     plain = ActionColumns.made(POSITION, ("wrist",))
-    assert ChunkGate(gates, Limits(), 1, PERIOD_S, columns=plain).admit(rows, one(-3.14))[0] == "gate_jump"
+    assert ChunkValidator(gates, MotionLimits(), 1, PERIOD_S, columns=plain).validate(rows, one(-3.14))[0] == "gate_jump"
 
 
 def test_a_binary_column_is_not_judged_by_how_fast_it_changes() -> None:
     rows = np.array([[0.0, 0.0], [0.01, 1.0], [0.02, 0.0]], np.float32)
     columns = ActionColumns.made(POSITION, ("arm", "grip"), types=(POSITION, BINARY))
     most = (1.0, 1.0)
-    gates = GateConfig(
-        jump=GateMode.REFUSE, max_jump=most, velocity=GateMode.REFUSE, max_velocity=most,
-        acceleration=GateMode.REFUSE, max_acceleration=most, jerk=GateMode.REFUSE, max_jerk=most,
-        statistics=GateMode.REFUSE, action_mean=(0.0, 0.0), action_std=(1.0, 0.01),
+    gates = ChunkValidatorConfig(
+        jump=ChunkValidatorMode.REFUSE, max_jump=most, velocity=ChunkValidatorMode.REFUSE, max_velocity=most,
+        acceleration=ChunkValidatorMode.REFUSE, max_acceleration=most, jerk=ChunkValidatorMode.REFUSE, max_jerk=most,
+        statistics=ChunkValidatorMode.REFUSE, action_mean=(0.0, 0.0), action_std=(1.0, 0.01),
     )  # fmt: skip
-    gate = ChunkGate(gates, Limits(), 2, PERIOD_S, columns=columns)
-    assert gate.admit(rows, np.array([0.0, 1.0], np.float32)) == ("", ())
-    assert gate.admit(rows[:, ::-1], np.array([0.0, 1.0], np.float32))[0]
+    gate = ChunkValidator(gates, MotionLimits(), 2, PERIOD_S, columns=columns)
+    assert gate.validate(rows, np.array([0.0, 1.0], np.float32)) == ("", ())
+    assert gate.validate(rows[:, ::-1], np.array([0.0, 1.0], np.float32))[0]
 
 
 def test_velocities_are_judged_as_they_are_beside_positions() -> None:
     columns = ActionColumns.made(POSITION, ("arm", "base"), types=(POSITION, VELOCITY))
-    gate = ChunkGate(GateConfig(velocity=GateMode.REFUSE, max_velocity=(1.0, 1.0)), Limits(), 2, PERIOD_S, columns=columns)
-    assert gate.admit(np.array([[5.0, 0.9], [5.01, -0.9]], np.float32), None) == ("", ())
-    assert gate.admit(np.array([[5.0, 1.1], [5.01, 0.0]], np.float32), None)[0] == "gate_velocity"
-    assert gate.admit(np.array([[5.0, 0.0], [5.1, 0.0]], np.float32), None)[0] == "gate_velocity"
+    gate = ChunkValidator(
+        ChunkValidatorConfig(velocity=ChunkValidatorMode.REFUSE, max_velocity=(1.0, 1.0)),
+        MotionLimits(),
+        2,
+        PERIOD_S,
+        columns=columns,
+    )
+    assert gate.validate(np.array([[5.0, 0.9], [5.01, -0.9]], np.float32), None) == ("", ())
+    assert gate.validate(np.array([[5.0, 1.1], [5.01, 0.0]], np.float32), None)[0] == "gate_velocity"
+    assert gate.validate(np.array([[5.0, 0.0], [5.1, 0.0]], np.float32), None)[0] == "gate_velocity"
 
 
 def test_figures_of_smoothness_know_borders_and_switches() -> None:
@@ -623,11 +635,11 @@ def test_figures_of_smoothness_know_borders_and_switches() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"limits": Limits(lower=(-1.0,), upper=(1.0,))}, "it cannot go round"),
-        ({"limits": Limits(lower=(-TURN,), upper=(TURN,))}, "more than its turn of 6.2832: it does not go round"),
-        ({"limits": Limits(lower=(-180.0,), upper=(180.0,))}, "more than its turn .* write wrist=360 if these are degrees"),
-        ({"limits": Limits(lower=(-180.0,), upper=(270.0,)), "turn": 360.0}, "more than its turn of 360"),
-        ({"limits": Limits(lower=(-4.0,))}, "has one limit"),
+        ({"limits": MotionLimits(lower=(-1.0,), upper=(1.0,))}, "it cannot go round"),
+        ({"limits": MotionLimits(lower=(-TURN,), upper=(TURN,))}, "more than its turn of 6.2832: it does not go round"),
+        ({"limits": MotionLimits(lower=(-180.0,), upper=(180.0,))}, "more than its turn .* write wrist=360 if these are degrees"),
+        ({"limits": MotionLimits(lower=(-180.0,), upper=(270.0,)), "turn": 360.0}, "more than its turn of 360"),
+        ({"limits": MotionLimits(lower=(-4.0,))}, "has one limit"),
         ({"kind": BINARY}, "a binary column, which is no angle"),
         ({"turn": -1.0}, "a turn of -1"),
         ({"turn": math.inf}, "a turn of inf"),
@@ -652,7 +664,7 @@ def test_a_joint_that_cannot_go_round_is_refused(fields: dict[str, Any], problem
     ],
 )
 def test_limits_that_span_a_turn_suggest_a_continuous_joint(ends: tuple[float, float], hint: str) -> None:
-    limits = Limits(lower=ends[:1], upper=ends[1:], max_velocity=(1.0,))
+    limits = MotionLimits(lower=ends[:1], upper=ends[1:], max_velocity=(1.0,))
     (*found,) = suggestions(ActionColumns.made(POSITION, ("wrist",), limits=limits), limits)
     assert bool(found) is bool(hint) and all(hint in text for text in found)
     assert not list(suggestions(ActionColumns.made(VELOCITY, ("wrist",), limits=limits), limits))

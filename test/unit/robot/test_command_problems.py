@@ -9,7 +9,7 @@ import pytest
 
 from ros2_rfm_serving.robot.command_problems import STILL_WINDOW_S, Stillness, chunk_problem, limits_problem
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import ActionChunk, Array, RequestId, empty
 from test.unit.fakes import SERVED
 
@@ -18,7 +18,7 @@ POSITION, VELOCITY, DELTA = CommandType.POSITION, CommandType.VELOCITY, CommandT
 
 
 def robot(kind: CommandType = POSITION, limit: float = 3.14) -> RobotConfig:
-    limits = Limits(lower=(-limit,) * 2, upper=(limit,) * 2, max_velocity=(1.0,) * 2 if kind is POSITION else ())
+    limits = MotionLimits(lower=(-limit,) * 2, upper=(limit,) * 2, max_velocity=(1.0,) * 2 if kind is POSITION else ())
     return RobotConfig(
         name="arm_1", action_names=NAMES, cameras=(), state_size=2, control_rate_hz=RATE_HZ, command_type=kind, limits=limits
     )

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig, Rung
-from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.robot.motion.pace import Pace
+from ros2_rfm_serving.robot.limits import MotionLimits
+from ros2_rfm_serving.robot.motion.pace import ExecutionPace
 from test.unit.fakes import CONTRACT, NAMES, chunk, grant, rows, schedule
 from test.unit.robot.robots import GOAL, sensors
 
@@ -62,7 +62,7 @@ def test_as_many_periods_pass_as_time_whatever_the_ratio_and_the_jitter(arrivals
     """Two commands are never closer than half a period."""
     for ratio in RATIOS:
         for jitter in JITTERS:
-            pace, passed, began_s = Pace(1.0), 0, []
+            pace, passed, began_s = ExecutionPace(1.0), 0, []
             for now_s in until(arrivals(ratio, jitter, random.Random(ratio)), 300.0):
                 if pace.is_due(now_s):
                     periods = pace.periods(now_s)
@@ -77,7 +77,7 @@ def test_as_many_periods_pass_as_time_whatever_the_ratio_and_the_jitter(arrivals
 @pytest.mark.parametrize("ratio", [0.1, 1.2, 1.37, 2.0, 2.9, 5.0])
 @pytest.mark.parametrize("jitter", JITTERS)
 def test_so_they_do_where_the_state_is_much_faster_or_slower(ratio: float, jitter: float) -> None:
-    pace, passed = Pace(1.0), 0
+    pace, passed = ExecutionPace(1.0), 0
     for now_s in until(intervals(ratio, jitter, random.Random(1)), 600.0):
         if pace.is_due(now_s):
             periods = pace.periods(now_s)
@@ -95,7 +95,7 @@ KINDS = {
     "position": POSITION,
     "velocity": replace(POSITION, command_type=CommandType.VELOCITY, fallback=(Rung(Motion.ZERO),)),
     "delta": replace(POSITION, command_type=CommandType.DELTA),
-    "interpolated": replace(POSITION, interpolation=3, limits=Limits(max_velocity=(1e3,) * len(NAMES))),
+    "interpolated": replace(POSITION, interpolation=3, limits=MotionLimits(max_velocity=(1e3,) * len(NAMES))),
 }
 
 
@@ -103,27 +103,27 @@ class Robot:
     """A robot whose server answers at once with long chunks, so that it always has an action."""
 
     def __init__(self, config: RobotConfig) -> None:
-        self.brain = RobotBrain(config)
-        self.brain.follow(schedule(), 0.0)
-        self.brain.server_seen("s1", True, 0.0)
+        self.brain = RobotCore(config)
+        self.brain.on_schedule(schedule(), 0.0)
+        self.brain.on_server_status("s1", True, 0.0)
         self.brain.tick(sensors(0.0), 0.0)
-        self.brain.session_opened("system1", "s1", grant(1, replace(CONTRACT, chunk_length=LENGTH)), 0.0)
+        self.brain.on_session_opened("system1", "s1", grant(1, replace(CONTRACT, chunk_length=LENGTH)), 0.0)
         self.brain.start(GOAL, 0.0)
         self.commands_s: list[float] = []
 
     @property
     def rows(self) -> int:
         """Rows that have been passed."""
-        return self.brain._queue.mark
+        return self.brain._queue.steps_executed
 
     def state(self, now_s: float) -> None:
         """A state arrives, as at a robot's node."""
-        self.brain.server_seen("s1", True, now_s)
+        self.brain.on_server_status("s1", True, now_s)
         if not self.brain.is_period(now_s):
             return
         tick = self.brain.tick(sensors(now_s, sensors(now_s).state[: len(NAMES)]), now_s)
         for _, request in tick.requests:
-            self.brain.reply(chunk(request, rows(length=LENGTH)), now_s)
+            self.brain.on_reply(chunk(request, rows(length=LENGTH)), now_s)
         if tick.command is not None:
             self.commands_s.append(now_s)
 
@@ -175,8 +175,8 @@ def test_a_robot_that_waits_for_each_chunk_skips_no_row_when_it_goes_on() -> Non
         now_s = number / RATE_HZ
         for due_s, request in [entry for entry in waiting if entry[0] <= now_s]:
             waiting.remove((due_s, request))
-            robot.brain.reply(chunk(request), now_s)  # type: ignore[arg-type]
-        robot.brain.server_seen("s1", True, now_s)
+            robot.brain.on_reply(chunk(request), now_s)  # type: ignore[arg-type]
+        robot.brain.on_server_status("s1", True, now_s)
         tick = robot.brain.tick(sensors(now_s), now_s)
         waiting += [(now_s + 0.3, request) for _, request in tick.requests]
         robot.commands_s += [now_s] * (tick.command is not None)

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from ros2_rfm_serving.robot.config import FailSafeConfig, LinkConfig
+from ros2_rfm_serving.robot.config import ComponentClientConfig, FailSafeConfig
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED, Facts, FailSafe
 from ros2_rfm_serving.types import RobotState, TaskOutcome
 from test.unit.robot.robot_world import World
@@ -19,7 +19,7 @@ from test.unit.robot.robots import FAILING, FOREVER_S, begin, world
 def lose(made: World) -> None:
     for name, server in made.servers.items():
         server.up = False
-        made.brain.server_lost(name, made.now_s)
+        made.brain.on_server_lost(name, made.now_s)
 
 
 def return_(made: World, model_hash: str = "hash") -> None:
@@ -34,7 +34,7 @@ def latency(seconds: float) -> Callable[[World], None]:
 
 def unschedule(made: World) -> None:
     made.routes.clear()
-    made.brain.follow(made.schedule(), made.now_s)
+    made.brain.on_schedule(made.schedule(), made.now_s)
 
 
 def skew(made: World) -> None:
@@ -114,14 +114,16 @@ def test_the_stories_are_about_every_transition_there_is() -> None:
 
 @pytest.mark.parametrize("degraded_after_s", [0.1, 0.3, 0.6])
 def test_requests_have_to_fail_for_so_long(degraded_after_s: float) -> None:
-    config = replace(FAILING, failsafe=FailSafeConfig(degraded_after_s=degraded_after_s), link=LinkConfig(request_timeout_s=5.0))
+    config = replace(
+        FAILING, failsafe=FailSafeConfig(degraded_after_s=degraded_after_s), link=ComponentClientConfig(request_timeout_s=5.0)
+    )
     made = world(config)
     made.run(1.0)
     HANG(made)
     while made.brain.state is not RobotState.DEGRADED:
         made.run(0.05)
         assert made.now_s < 3.0 and made.brain.state is not RobotState.STALLED
-    (link,) = made.brain._links.all
+    (link,) = made.brain._clients.all
     assert made.now_s - link.unanswered_s == pytest.approx(degraded_after_s, abs=0.051)
 
 
@@ -176,7 +178,7 @@ def a_person_accepts_it(made: World) -> None:
 
 
 def a_schedule_means_it(made: World) -> None:
-    made.brain.follow(made.schedule(model="other"), made.now_s)
+    made.brain.on_schedule(made.schedule(model="other"), made.now_s)
 
 
 def the_right_one_returns(made: World) -> None:
@@ -193,8 +195,8 @@ def test_what_leads_out(leads_out: Callable[[World], None]) -> None:
 
 def test_a_repeated_schedule_does_not_mean_another_model() -> None:
     made = on_another_model()
-    made.brain.follow(made.schedule(newer=False), made.now_s)
-    made.brain.follow(made.schedule(), made.now_s)
+    made.brain.on_schedule(made.schedule(newer=False), made.now_s)
+    made.brain.on_schedule(made.schedule(), made.now_s)
     made.run(2.0)
     assert made.brain.state is RobotState.DEAD
 
@@ -212,7 +214,7 @@ def test_a_pause_does_not_accept_another_model() -> None:
 def test_no_action_of_a_model_is_left_when_another_one_answers() -> None:
     made = told([1.0])
     assert made.brain.queue_depth > 0
-    made.brain.follow(made.schedule(model="other"), made.now_s)
+    made.brain.on_schedule(made.schedule(model="other"), made.now_s)
     lose(made)
     return_(made, "other")
     made.conditions.latency_s = FOREVER_S

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.robot.config import CommandType, LinkConfig, Motion, Rung
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.config import CommandType, ComponentClientConfig, Motion, Rung
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import TaskOutcome
 from test.unit.fakes import CONTRACT, NAMES, chunk
 from test.unit.robot.floor import Floor
@@ -25,12 +25,12 @@ POSITION = RobotConfig(
     control_rate_hz=20.0,
     execution_horizon=6,
     command_type=CommandType.POSITION,
-    limits=Limits(lower=(-1.0, -1.0), upper=(1.0, 1.0), max_velocity=(1.0, 1.0), max_acceleration=(8.0, 8.0)),
+    limits=MotionLimits(lower=(-1.0, -1.0), upper=(1.0, 1.0), max_velocity=(1.0, 1.0), max_acceleration=(8.0, 8.0)),
 )
 VELOCITY = replace(
     POSITION,
     command_type=CommandType.VELOCITY,
-    limits=Limits(lower=(-1.0, -1.0), upper=(1.0, 1.0), max_acceleration=(8.0, 8.0)),
+    limits=MotionLimits(lower=(-1.0, -1.0), upper=(1.0, 1.0), max_acceleration=(8.0, 8.0)),
     fallback=(Rung(Motion.ZERO),),
 )
 RATES_HZ = (7.0, 20.0, 30.0, 200.0, 500.0)
@@ -59,22 +59,22 @@ def test_control_periods_follow_time_and_limits_are_per_second(rate_hz: float, t
 @pytest.mark.parametrize(("kind", "rows_per_tick"), [(CommandType.POSITION, 2), (CommandType.VELOCITY, 2), (CommandType.DELTA, 1)])
 def test_a_slow_state_makes_no_motion_slow_and_no_displacement_large(kind: CommandType, rows_per_tick: int) -> None:
     fallback = VELOCITY.fallback if kind is CommandType.VELOCITY else POSITION.fallback
-    made = working(replace(POSITION, command_type=kind, limits=Limits(), fallback=fallback), rate_hz=10.0)
+    made = working(replace(POSITION, command_type=kind, limits=MotionLimits(), fallback=fallback), rate_hz=10.0)
     made.driver.jitter = 0.0
     made.run(5.0)
-    before, commands = made.brain._queue.mark, made.run(10.0)
-    assert (made.brain._queue.mark - before) / commands == pytest.approx(rows_per_tick, rel=0.1)
+    before, commands = made.brain._queue.steps_executed, made.run(10.0)
+    assert (made.brain._queue.steps_executed - before) / commands == pytest.approx(rows_per_tick, rel=0.1)
 
 
 def test_after_one_gap_nothing_is_made_up_for() -> None:
-    made = working(replace(POSITION, limits=Limits()))
+    made = working(replace(POSITION, limits=MotionLimits()))
     made.run(2.0)
     made.driver.mood = "silent"
     made.run(0.4)
     made.driver.mood = "good"
-    before = made.brain._queue.mark
+    before = made.brain._queue.steps_executed
     commands = made.run(0.1)
-    assert made.brain._queue.mark - before == commands
+    assert made.brain._queue.steps_executed - before == commands
 
 
 # --- hands ---------------------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_a_stand_without_a_word_is_no_command_that_limits_count_from() -> None:
     """It sets out within the period in which it was handed over; what is published is what its speed is known by."""
     rig = working_rig(replace(POSITION, max_action_age_s=10.0))
     at = rig.positions = np.zeros(len(NAMES), np.float32)
-    rig.brain.reply(chunk(rig.ask(), np.full((8, len(NAMES)), 0.0, np.float32)), rig.now_s)
+    rig.brain.on_reply(chunk(rig.ask(), np.full((8, len(NAMES)), 0.0, np.float32)), rig.now_s)
     assert rig.tick().command is not None
     rig.brain.cancel(TaskOutcome.CANCELED, "", rig.now_s)
     rig.brain.finish()
@@ -125,7 +125,7 @@ def test_a_stand_without_a_word_is_no_command_that_limits_count_from() -> None:
         tick = rig.brain.tick(sensors(rig.now_s, at), rig.now_s)
         published += [] if tick.command is None else [tick.command]
         for _, request in tick.requests:
-            rig.brain.reply(chunk(request, np.full((8, len(NAMES)), 0.9, np.float32)), rig.now_s)
+            rig.brain.on_reply(chunk(request, np.full((8, len(NAMES)), 0.9, np.float32)), rig.now_s)
     speeds = np.diff(published, axis=0) / period_s
     assert len(speeds) > 3 and (np.abs(np.diff(speeds, axis=0)) <= 8.0 * period_s + 1e-4).all(), speeds
 
@@ -134,13 +134,13 @@ def test_a_refused_row_is_no_action_that_an_arm_has_set_out_with() -> None:
     """After hands and a way down the ladder: the first one that is executed sets out from where the arm is."""
     rig = working_rig(replace(POSITION, limits=replace(POSITION.limits, tolerance=0.05), max_action_age_s=10.0))
     rig.positions = np.zeros(len(NAMES), np.float32)
-    rig.brain.reply(chunk(rig.ask(), np.full((8, len(NAMES)), 0.9, np.float32)), rig.now_s)
+    rig.brain.on_reply(chunk(rig.ask(), np.full((8, len(NAMES)), 0.9, np.float32)), rig.now_s)
     assert rig.tick().command is not None
     rig.brain.pause(rig.now_s)
     rig.brain.resume(rig.now_s)
-    rig.brain.reply(chunk(rig.ask(), np.array([[9.0] * len(NAMES), *[[0.9] * len(NAMES)] * 8], np.float32)), rig.now_s)
+    rig.brain.on_reply(chunk(rig.ask(), np.array([[9.0] * len(NAMES), *[[0.9] * len(NAMES)] * 8], np.float32)), rig.now_s)
     assert rig.tick().command is None and rig.brain.refused["out_of_limits"] == 1
-    assert rig.brain._motor._interrupted, "nothing was executed since"
+    assert rig.brain._motion._interrupted, "nothing was executed since"
     rig.positions = np.full(len(NAMES), -0.5, np.float32)
     rig.tick()  # it waits and sees whether that is so
     command = rig.tick().command
@@ -203,7 +203,7 @@ def test_an_encoder_that_jumps_for_a_sample_moves_nothing(config: RobotConfig, j
 @pytest.mark.parametrize("window_maximum", [False, True])
 def test_no_chunk_takes_over_later_than_its_model_bridges(window_maximum: bool) -> None:
     """Mostly quick, now and then slow: the median knows nothing of that."""
-    made = working(replace(POSITION, link=LinkConfig(window_maximum=window_maximum)))
+    made = working(replace(POSITION, link=ComponentClientConfig(window_maximum=window_maximum)))
     bridged, merged = CONTRACT.max_inference_delay_steps, []
     take = made.brain._queue.merge
     made.brain._queue.merge = lambda *args, **named: merged.append(take(*args, **named)) or merged[-1]  # type: ignore[method-assign, func-returns-value]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.robot.config import LinkConfig
-from ros2_rfm_serving.robot.conversation.link import Link, LinkState
-from ros2_rfm_serving.robot.motion.motion import Motor
+from ros2_rfm_serving.robot.client.component_client import ClientState, ComponentClient
+from ros2_rfm_serving.robot.config import ComponentClientConfig
+from ros2_rfm_serving.robot.motion.command_generator import CommandGenerator
 from ros2_rfm_serving.types import SAFETY, RequestId, Route
 from ros2_rfm_serving.types.desynchronisation import LatencyBaseline, RequestPhase, Spacing, chunk_slack_s, in_flight_correction
 from test.unit.fakes import SERVED, chunk, grant, observation, schedule
@@ -27,20 +27,22 @@ def route(rate_hz: float) -> Route:
     return replace(schedule().routes[0], max_rate_hz=rate_hz, slo_s=0.0)
 
 
-def linked(rate_hz: float) -> Link:
-    link = Link("r1", "system1", LinkConfig(request_timeout_s=math.inf, counts_first_latency=True), gives_way=True)
+def linked(rate_hz: float) -> ComponentClient:
+    link = ComponentClient(
+        "r1", "system1", ComponentClientConfig(request_timeout_s=math.inf, counts_first_latency=True), desynchronises=True
+    )
     link.follow(route(rate_hz), "s1", 0.0)
-    link.opened(grant())
+    link.on_opened(grant())
     return link
 
 
-def answer(link: Link, identity: RequestId, now_s: float, unusual_s: float = 0.0) -> None:
+def answer(link: ComponentClient, identity: RequestId, now_s: float, unusual_s: float = 0.0) -> None:
     reply = chunk(replace(observation(identity.session_epoch), id=identity), served=replace(SERVED, excess_delay_s=unusual_s))
     assert not isinstance(link.accept(reply, now_s), str)
 
 
-def asked(link: Link, now_s: float, takes_s: float, unusual_s: float = 0.0) -> None:
-    answer(link, link.sent(1, now_s, 0, now_s), now_s + takes_s, unusual_s)
+def asked(link: ComponentClient, now_s: float, takes_s: float, unusual_s: float = 0.0) -> None:
+    answer(link, link.on_sent(1, now_s, 0, now_s), now_s + takes_s, unusual_s)
 
 
 def test_the_very_next_request_gives_way() -> None:
@@ -73,7 +75,7 @@ def test_at_another_pace_it_may_be_asked_when_its_place_in_the_period_comes() ->
 def test_at_another_pace_a_pipelined_session_still_has_one_request_per_frame() -> None:
     link = linked(2.0)
     link.pipeline(3, 0.2)
-    link.sent(1, 0.0, 0, 0.0)
+    link.on_sent(1, 0.0, 0, 0.0)
     link.follow(route(100.0), "s1", 0.05)
     assert link.ready_s == pytest.approx(0.2)
 
@@ -137,14 +139,14 @@ def test_the_first_of_a_crowd_stays_and_the_others_fall_in_behind_it() -> None:
 @pytest.mark.parametrize("unusual_s", [math.nan, math.inf, -math.inf, 1e30, -1e30])
 def test_whatever_a_server_says_nobody_gives_way_beyond_its_chunk(unusual_s: float) -> None:
     link = linked(2.0)
-    link.horizon_s, link.lasts_s = 0.5, 0.9
+    link.horizon_s, link.chunk_duration_s = 0.5, 0.9
     asked(link, 0.0, 0.1, unusual_s)
-    assert 0.0 <= link.later_s <= 0.3 + EPS, "another answer is left"
+    assert 0.0 <= link.phase_shift_s <= 0.3 + EPS, "another answer is left"
     assert link.ready_s == pytest.approx(0.5), "the cap is as it was"
     asked(link, 0.5, 0.5, unusual_s)
-    assert link.later_s == 0.0, "a chunk that lasts no longer than it takes leaves nothing"
+    assert link.phase_shift_s == 0.0, "a chunk that lasts no longer than it takes leaves nothing"
     paced = linked(2.0)
-    paced.lasts_s = 0.9
+    paced.chunk_duration_s = 0.9
     asked(paced, 0.0, 0.1, unusual_s)
     assert paced.ready_s <= 0.8 + EPS
 
@@ -249,10 +251,10 @@ def test_robots_that_paused_or_left_do_not_change_how_often_others_are_expected(
 
 def test_a_horizon_beyond_the_chunk_is_the_chunk() -> None:
     """What the scheduler plans with: no server makes a robot seem to act for an hour on four rows."""
-    motor = Motor(CONFIG, Counter())
+    motor = CommandGenerator(CONFIG, Counter())
     for horizon in (65_535, 2, 0):
         answered = replace(chunk(observation(1)), execution_horizon=horizon)
-        assert motor.take(answered, motor.queue.mark, 0.0, real_delay=0) == ""
+        assert motor.enqueue(answered, motor.queue.steps_executed, 0.0, real_delay=0) == ""
     assert motor.horizons.sum == pytest.approx((4 + 2) * PERIOD_S) and sum(motor.horizons.counts) == 2
 
 
@@ -274,7 +276,7 @@ def test_it_keeps_its_cap_and_goes_on_whatever_happens(events: list[tuple[str, f
         elif event == "session":
             link.close("lost")
             assert link.ready_s == math.inf
-            link.opened(grant())
+            link.on_opened(grant())
             waited = None
         elif event == "rate":
             assert most_beyond(sent_s, period_s) <= 3.0 + EPS
@@ -284,10 +286,10 @@ def test_it_keeps_its_cap_and_goes_on_whatever_happens(events: list[tuple[str, f
             link.follow(route(1.0 / period_s), "s1", now_s)
         elif event in ("time", "freeze"):
             now_s += share * (period_s if event == "time" else 60.0)
-        assert link.ready_s == (link.next_send_s if waited is None and link.state is LinkState.OPEN else math.inf)
+        assert link.ready_s == (link.next_send_s if waited is None and link.state is ClientState.OPEN else math.inf)
         assert link.next_send_s <= now_s + 3.0 * period_s + EPS, "it starves"
         if waited is None and event != "rate" and link.ready_s <= now_s:
-            waited = link.sent(1, now_s, 0, now_s)
+            waited = link.on_sent(1, now_s, 0, now_s)
             sent_s.append(now_s)
     assert most_beyond(sent_s, period_s) <= 3.0 + EPS
 

@@ -40,7 +40,7 @@ class PlannedWorld(World):
         self.plans: Callable[[str], tuple[str, ...]] = lambda prompt: (FIRST, SECOND)
         self.think_s = 0.0
         """That System 2 takes beyond the others' time."""
-        self.brain.follow(self.schedule(), self.now_s)
+        self.brain.on_schedule(self.schedule(), self.now_s)
         self.brain.start(TaskGoal(task="t", instruction="both", time_budget_s=1000.0, reset=False), self.now_s)
 
     def answer(self, sent: Sent) -> Reply:

@@ -9,21 +9,21 @@ import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
+from ros2_rfm_serving.robot.config import CommandType, ComponentClientConfig, FailSafeConfig, Motion, Rung, TaskPolicy
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import HorizonRequest
 from test.unit.fakes import NAMES, chunk, rows
 from test.unit.robot.robots import CONFIG, PERIOD_S, Rig, working
 
-POSITION = replace(CONFIG, command_type=CommandType.POSITION, limits=Limits(max_velocity=(10.0, 10.0)))
+POSITION = replace(CONFIG, command_type=CommandType.POSITION, limits=MotionLimits(max_velocity=(10.0, 10.0)))
 
 
 def moving(config: RobotConfig, values: np.ndarray) -> Rig:
     """With a chunk in its queue, and measured where that begins."""
     rig = working(config)
     rig.positions = values[0]
-    rig.brain.reply(chunk(rig.ask(), values), rig.now_s)
+    rig.brain.on_reply(chunk(rig.ask(), values), rig.now_s)
     return rig
 
 
@@ -40,11 +40,11 @@ def command(rig: Rig) -> float:
 def test_limits_count_from_the_next_command_on() -> None:
     rig = moving(CONFIG, rows(1.0, 4))
     assert command(rig) == 1.0
-    change(rig, limits=Limits(upper=(1.5, 1.5), tolerance=10.0))
+    change(rig, limits=MotionLimits(upper=(1.5, 1.5), tolerance=10.0))
     assert command(rig) == 1.5
-    change(rig, limits=Limits())
+    change(rig, limits=MotionLimits())
     assert command(rig) == 3.0
-    change(rig, limits=Limits(upper=(1.5, 1.5)))
+    change(rig, limits=MotionLimits(upper=(1.5, 1.5)))
     assert rig.tick().command is None and rig.brain.refused["out_of_limits"] == 1  # what was queued before is refused as well
 
 
@@ -52,7 +52,7 @@ def test_a_slower_robot_is_slower_at_once_and_does_not_jump() -> None:
     rig = moving(POSITION, rows(0.0, 8) * 0.5)
     commands = [command(rig), command(rig), command(rig)]
     assert np.allclose(np.diff(commands), 0.5)
-    change(rig, limits=Limits(max_velocity=(1.0, 1.0)))
+    change(rig, limits=MotionLimits(max_velocity=(1.0, 1.0)))
     commands += [command(rig), command(rig)]
     assert np.allclose(np.diff(commands)[2:], 1.0 * PERIOD_S)
 
@@ -61,7 +61,7 @@ def test_position_limits_that_would_make_the_robot_jump_are_refused() -> None:
     rig = moving(POSITION, rows(2.0, 4))
     before, at = rig.brain.config, command(rig)
     with pytest.raises(ConfigurationError, match="lies outside of them"):
-        change(rig, limits=Limits(upper=(1.0, 1.0), max_velocity=(10.0, 10.0)), blend_steps=3)
+        change(rig, limits=MotionLimits(upper=(1.0, 1.0), max_velocity=(10.0, 10.0)), blend_steps=3)
     assert rig.brain.config is before and command(rig) > at
 
 
@@ -69,7 +69,7 @@ def test_velocities_are_within_new_limits_at_once() -> None:
     config = replace(CONFIG, command_type=CommandType.VELOCITY, fallback=(Rung(Motion.ZERO),))
     rig = moving(config, np.full((4, len(NAMES)), 2.0, np.float32))
     assert command(rig) == 2.0
-    change(rig, limits=Limits(lower=(-0.5, -0.5), upper=(0.5, 0.5), tolerance=10.0, max_acceleration=(1.0, 1.0)))
+    change(rig, limits=MotionLimits(lower=(-0.5, -0.5), upper=(0.5, 0.5), tolerance=10.0, max_acceleration=(1.0, 1.0)))
     assert command(rig) == 0.5
 
 
@@ -95,7 +95,7 @@ def test_another_horizon_asks_sooner() -> None:
     values = rows(0.0, 12)
 
     def steps_to_next_request() -> int:
-        rig.brain.reply(chunk(rig.ask(), values), rig.now_s)
+        rig.brain.on_reply(chunk(rig.ask(), values), rig.now_s)
         return next(step for step in range(1, 20) if rig.tick().requests)
 
     assert steps_to_next_request() == 4 + 1
@@ -117,7 +117,7 @@ def test_watchdogs_and_counts_follow() -> None:
         max_action_age_s=2 * PERIOD_S,
         server_timeout_s=0.2,
         failsafe=FailSafeConfig(max_offline_s=0.3),
-        link=LinkConfig(request_timeout_s=0.1),
+        link=ComponentClientConfig(request_timeout_s=0.1),
         policy=TaskPolicy(max_task_retries=5),
     )
     rig.tick(4)
@@ -145,22 +145,25 @@ def test_what_did_not_change_goes_on() -> None:
 
 def test_another_gate_counts_from_the_next_chunk_on() -> None:
     rig = moving(CONFIG, rows(0.0, 1))
-    change(rig, gate=GateConfig(velocity=GateMode.REFUSE, max_velocity=(0.1, 0.1), statistics=GateMode.WARN))
-    assert rig.brain.gate_warnings == {"gate_statistics_unknown": 1}
-    rig.brain.reply(chunk(rig.ask(), rows(0.0, 4)), rig.now_s)
+    change(
+        rig,
+        gate=ChunkValidatorConfig(velocity=ChunkValidatorMode.REFUSE, max_velocity=(0.1, 0.1), statistics=ChunkValidatorMode.WARN),
+    )
+    assert rig.brain.validator_warnings == {"gate_statistics_unknown": 1}
+    rig.brain.on_reply(chunk(rig.ask(), rows(0.0, 4)), rig.now_s)
     assert rig.brain.refused["gate_velocity"] == 1
     before = rig.brain.config
     with pytest.raises(ConfigurationError, match="nothing to compare with"):
-        change(rig, gate=GateConfig(jerk=GateMode.REFUSE))
+        change(rig, gate=ChunkValidatorConfig(jerk=ChunkValidatorMode.REFUSE))
     assert rig.brain.config is before
 
 
 def test_wrong_units_stay_known_when_another_check_changes() -> None:
-    rig = working(replace(CONFIG, limits=Limits(lower=(-1.0, -1.0), upper=(1.0, 1.0), tolerance=100.0)))
+    rig = working(replace(CONFIG, limits=MotionLimits(lower=(-1.0, -1.0), upper=(1.0, 1.0), tolerance=100.0)))
     for _ in range(4):
-        rig.brain.reply(chunk(rig.ask(), rows(50.0, 4)), rig.now_s)
+        rig.brain.on_reply(chunk(rig.ask(), rows(50.0, 4)), rig.now_s)
     refused = rig.brain.refused["gate_clamped"]
     assert refused
-    change(rig, gate=GateConfig(jump=GateMode.WARN, max_jump=(1.0, 1.0)))
-    rig.brain.reply(chunk(rig.ask(), rows(50.0, 4)), rig.now_s)
+    change(rig, gate=ChunkValidatorConfig(jump=ChunkValidatorMode.WARN, max_jump=(1.0, 1.0)))
+    rig.brain.on_reply(chunk(rig.ask(), rows(50.0, 4)), rig.now_s)
     assert rig.brain.refused["gate_clamped"] == refused + 1

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.factory import parse_factory
 from ros2_rfm_serving.factory.nodes import node_list
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig
-from ros2_rfm_serving.robot.config import LinkConfig
-from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
-from ros2_rfm_serving.robot.conversation.link import Link
+from ros2_rfm_serving.robot import RobotConfig, RobotCore
+from ros2_rfm_serving.robot.client.calls import CoupledCalls
+from ros2_rfm_serving.robot.client.component_client import ComponentClient
+from ros2_rfm_serving.robot.config import ComponentClientConfig
 from ros2_rfm_serving.types import (
     ActionChunk,
     JudgeVerdict,
@@ -65,25 +65,25 @@ class Floor:
     """A brain whose sessions open at once, and whose requests are answered `delay` control periods later."""
 
     def __init__(self, config: RobotConfig, routes: Schedule, delay: int = 0, dead: frozenset[str] = frozenset()) -> None:
-        self.brain, self.now_s, self.delay, self.dead = RobotBrain(config), 0.0, delay, dead
+        self.brain, self.now_s, self.delay, self.dead = RobotCore(config), 0.0, delay, dead
         self.log: list[tuple[float, str, ObservationRequest]] = []
         self.commands: list[float] = []
         self._due: list[tuple[float, ObservationRequest]] = []
-        self.brain.follow(routes, 0.0)
+        self.brain.on_schedule(routes, 0.0)
 
     def run(self, seconds: float) -> Floor:
         for _ in range(round(seconds / PERIOD_S)):
             self.now_s += PERIOD_S
             for server in {*PEERS.values(), "spare"} - self.dead:
-                self.brain.server_seen(server, True, self.now_s)
+                self.brain.on_server_status(server, True, self.now_s)
             for due_s, request in [d for d in self._due if d[0] <= self.now_s]:
                 self._due.remove((due_s, request))
-                self.brain.reply(answer(request), self.now_s)
+                self.brain.on_reply(answer(request), self.now_s)
             tick = self.brain.tick(sensors(self.now_s), self.now_s)
             if tick.command is not None:
                 self.commands.append(self.now_s)
             for server, opening in tick.opens:
-                self.brain.session_opened(opening.component, server, grant(len(self.log) + 1), self.now_s)
+                self.brain.on_session_opened(opening.component, server, grant(len(self.log) + 1), self.now_s)
             for server, request in tick.requests:
                 self.log.append((self.now_s, server, request))
                 if server not in self.dead:
@@ -133,14 +133,14 @@ def test_an_asynchronous_robot_does_not_wait_for_its_plan() -> None:
 
 
 def test_robots_with_different_head_starts_plan_at_different_times() -> None:
-    calls = CoupledCalls({"system2": 0.25}, head_start=0.5)
+    calls = CoupledCalls({"system2": 0.25}, initial_share=0.5)
     calls.serve(["system2"])
     due = []
     for _ in range(12):
         due.append("system2" in calls.due)
         if due[-1]:
-            calls.answered("system2")
-        calls.acted()
+            calls.on_reply("system2")
+        calls.on_system1_call()
     assert [i for i, now in enumerate(due) if now] == [0, 2, 6, 10]
 
 
@@ -150,9 +150,9 @@ def test_calls_keep_their_ratio(ratio: float, actions: int) -> None:
     calls.serve(["system2"])
     for _ in range(actions):
         while calls.due:
-            calls.answered("system2")
+            calls.on_reply("system2")
             made += 1
-        calls.acted()
+        calls.on_system1_call()
     assert made == math.floor((actions - 1) * ratio + 1 + 1e-6)
 
 
@@ -162,13 +162,13 @@ def test_calls_keep_their_ratio(ratio: float, actions: int) -> None:
 @given(st.lists(st.floats(0.0, 0.6), min_size=50, max_size=50))
 def test_a_late_request_does_not_delay_the_ones_after_it(late_s: list[float]) -> None:
     """Up to one period: at 1 Hz, lateness below that never costs a request."""
-    link = Link("r1", "safety", LinkConfig(request_timeout_s=math.inf))
+    link = ComponentClient("r1", "safety", ComponentClientConfig(request_timeout_s=math.inf))
     link.follow(replace(schedule().routes[0], max_rate_hz=1.0), "s1", 0.0)
-    link.opened(grant())
+    link.on_opened(grant())
     now_s = sent = 0.0
     for late in late_s:
         now_s = max(now_s, link.next_send_s) + late
-        link.sent(1, now_s, 0, now_s)
+        link.on_sent(1, now_s, 0, now_s)
         link.forget()
         sent += 1
     assert now_s <= 2 * max(late_s) + sent - 1 + 1e-9
@@ -176,10 +176,10 @@ def test_a_late_request_does_not_delay_the_ones_after_it(late_s: list[float]) ->
 
 
 def test_no_limit_means_as_soon_as_it_can() -> None:
-    link = Link("r1", "system1", LinkConfig())
+    link = ComponentClient("r1", "system1", ComponentClientConfig())
     link.follow(replace(schedule().routes[0], max_rate_hz=math.inf), "s1", 0.0)
-    link.opened(grant())
-    link.sent(1, 5.0, 0, 5.0)
+    link.on_opened(grant())
+    link.on_sent(1, 5.0, 0, 5.0)
     assert link.next_send_s == 5.0
 
 
@@ -190,7 +190,7 @@ def test_a_lost_server_is_left_for_its_standby_at_once_and_the_work_goes_on() ->
     floor = Floor(CONFIG, plant(standby=True)).run(5)
     assert floor.brain.system1_server == "s1"
     floor.dead = frozenset({"s1"})
-    floor.brain.server_lost("s1", floor.now_s)
+    floor.brain.on_server_lost("s1", floor.now_s)
     floor.run(4 * PERIOD_S)
     assert floor.brain.system1_server == "spare" and floor.brain.failovers == 1
     assert [server for _, server, request in floor.log if request.id.component == "system1"][-1] == "spare"
@@ -207,20 +207,20 @@ def test_silence_is_a_loss_too() -> None:
 def test_a_standby_is_kept_until_a_newer_schedule_or_its_own_loss() -> None:
     floor = Floor(CONFIG, plant(standby=True)).run(5)
     floor.dead = frozenset({"s1"})
-    floor.brain.server_lost("s1", floor.now_s)
+    floor.brain.on_server_lost("s1", floor.now_s)
     floor.run(1)
     floor.dead = frozenset()
     floor.run(1)
-    floor.brain.follow(plant(standby=True), floor.now_s)  # the scheduler repeats it
+    floor.brain.on_schedule(plant(standby=True), floor.now_s)  # the scheduler repeats it
     assert floor.run(1).brain.system1_server == "spare"
-    floor.brain.follow(plant(standby=True, epoch=2), floor.now_s)
+    floor.brain.on_schedule(plant(standby=True, epoch=2), floor.now_s)
     assert floor.run(1).brain.system1_server == "s1"
     floor.dead = frozenset({"s1"})
-    floor.brain.server_lost("s1", floor.now_s)
-    floor.brain.follow(plant(standby=True, epoch=3), floor.now_s)
+    floor.brain.on_server_lost("s1", floor.now_s)
+    floor.brain.on_schedule(plant(standby=True, epoch=3), floor.now_s)
     assert floor.run(1).brain.system1_server == "spare", "a newer schedule calls nobody back to a server that is lost"
     floor.dead = frozenset({"spare"})
-    floor.brain.server_lost("spare", floor.now_s)
+    floor.brain.on_server_lost("spare", floor.now_s)
     assert floor.run(1).brain.system1_server == "s1"
 
 
@@ -231,13 +231,13 @@ def test_a_robot_that_comes_after_the_loss_finds_the_standby() -> None:
 
 
 def test_a_session_that_is_being_opened_when_a_task_begins_is_still_given_up() -> None:
-    brain = RobotBrain(CONFIG)
-    brain.follow(schedule(), 0.0)
-    brain.server_seen("s1", True, 0.0)
+    brain = RobotCore(CONFIG)
+    brain.on_schedule(schedule(), 0.0)
+    brain.on_server_status("s1", True, 0.0)
     assert brain.tick(sensors(0.0), 0.0).opens
     brain.start(GOAL, 0.1)
     for step in range(1, 100):
-        brain.server_seen("s1", True, step / 10)
+        brain.on_server_status("s1", True, step / 10)
         opens = brain.tick(sensors(step / 10), step / 10).opens
         if opens:
             break
@@ -268,25 +268,25 @@ class Sparse:
     """A brain that is told the same events as another, and ticks at every instant of the grid or only when it asks to."""
 
     def __init__(self, config: RobotConfig, always: bool) -> None:
-        self.brain, self.always, self.epoch = RobotBrain(config), always, 1
+        self.brain, self.always, self.epoch = RobotCore(config), always, 1
         self.happened: list[object] = []
         self.latest: dict[str, ObservationRequest] = {}
         self.opening: list[tuple[str, str]] = []
         self.ticks = 0
-        self.brain.follow(plant(standby=True, rates={"safety": 0.5}), 0.0)
+        self.brain.on_schedule(plant(standby=True, rates={"safety": 0.5}), 0.0)
 
     def event(self, what: str, now_s: float) -> None:
         brain = self.brain
         if what in PEERS and what in self.latest:
-            brain.reply(answer(self.latest.pop(what)), now_s)
+            brain.on_reply(answer(self.latest.pop(what)), now_s)
         elif what == "lose s1":
-            brain.server_lost("s1", now_s)
+            brain.on_server_lost("s1", now_s)
         elif what.startswith("see"):
             for server in ("s1",) if what == "see s1" else (*PEERS.values(), "spare"):
-                brain.server_seen(server, True, now_s)
+                brain.on_server_status(server, True, now_s)
         elif what == "open":
             for component, server in self.opening:
-                brain.session_opened(component, server, grant(7), now_s)
+                brain.on_session_opened(component, server, grant(7), now_s)
             self.opening.clear()
         elif what == "task" and brain.task is None:
             brain.start(replace(GOAL, time_budget_s=4.0), now_s)
@@ -295,7 +295,7 @@ class Sparse:
             brain.finish()
         elif what == "schedule":
             self.epoch += 1
-            brain.follow(plant(standby=True, epoch=self.epoch, rates={"safety": 0.5}), now_s)
+            brain.on_schedule(plant(standby=True, epoch=self.epoch, rates={"safety": 0.5}), now_s)
 
     def advance(self, now_s: float) -> None:
         if not self.always and self.brain.next_tick_s(now_s) > now_s:

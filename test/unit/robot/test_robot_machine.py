@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
-from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, TaskGoal
+from ros2_rfm_serving.robot.config import CommandType, ComponentClientConfig, FailSafeConfig, Motion, Rung, TaskPolicy
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
 from ros2_rfm_serving.types import Conditioning, Fallback, PipelineConfig, RobotState, ScheduleVerdict, TaskOutcome, TaskPhase
 from test.unit.robot.robot_happenings import Happenings
@@ -83,7 +83,7 @@ def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[PipelineConfig | Non
         pipelining=pipelining,
         calls_per_action=draw(st.sampled_from([{}, {"system2": 0.5}])),
         command_type=kind,
-        limits=Limits(
+        limits=MotionLimits(
             lower=columns(-1.0),
             upper=columns(1.0),
             tolerance=draw(st.sampled_from([0.0, 0.1])),
@@ -106,7 +106,7 @@ def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[PipelineConfig | Non
             on_max_task_retries=draw(st.sampled_from([Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE])),
         ),
         tick_is_step=interpolation > 1 or draw(st.booleans()),
-        link=LinkConfig(request_timeout_s=draw(st.sampled_from(timeouts_s)), initial_backoff_s=0.1, max_backoff_s=1.0),
+        link=ComponentClientConfig(request_timeout_s=draw(st.sampled_from(timeouts_s)), initial_backoff_s=0.1, max_backoff_s=1.0),
     )
 
 
@@ -169,7 +169,7 @@ SEEN, SEEN_PIPELINED = Coverage("one request in flight"), Coverage("pipelined se
 
 
 class RobotMachine(RuleBasedStateMachine):
-    make: Callable[[RobotConfig], RobotBrain] = RobotBrain
+    make: Callable[[RobotConfig], RobotCore] = RobotCore
     seen = SEEN
 
     @initialize(config=configs(), plan=PLANS, seed=st.integers(0, 2**16), routes=ROUTES)
@@ -181,7 +181,7 @@ class RobotMachine(RuleBasedStateMachine):
         self.shadow = Shadow(self.world)
         self.brain = self.world.brain
         self.happenings = Happenings(self.world, self.shadow, self.seen.happenings)
-        self.brain.follow(self.world.schedule(), self.world.now_s)
+        self.brain.on_schedule(self.world.schedule(), self.world.now_s)
         self.period(10)
         self.task("start")
         self.period(5)
@@ -272,7 +272,7 @@ class RobotMachine(RuleBasedStateMachine):
     def lose(self, server: str, said: bool) -> None:
         self.world.servers[server].up = False
         if said:
-            self.brain.server_lost(server, self.world.now_s)
+            self.brain.on_server_lost(server, self.world.now_s)
 
     @rule(server=st.sampled_from([HOME, SPARE]), model=st.sampled_from(["hash", "hash", "other"]), known=st.booleans())
     def return_(self, server: str, model: str, known: bool) -> None:
@@ -281,7 +281,7 @@ class RobotMachine(RuleBasedStateMachine):
             host.up = True  # it was only cut off
         else:
             host.restart(model)
-            self.brain.server_lost(server, self.world.now_s)
+            self.brain.on_server_lost(server, self.world.now_s)
 
     @rule()
     def recover(self) -> None:
@@ -289,14 +289,14 @@ class RobotMachine(RuleBasedStateMachine):
             if not host.up or host.model_hash != "hash":
                 host.restart("hash")
         self.world.conditions.opens = "granted"
-        self.brain.follow(self.world.schedule(), self.world.now_s)
+        self.brain.on_schedule(self.world.schedule(), self.world.now_s)
         self.run(20, 0.03, "safe", "ongoing", 0.0, 1.0)
 
     @rule(how=st.sampled_from(["refused", "contract", "lost", "late", "granted"]), server=st.sampled_from([HOME, SPARE]))
     def open(self, how: str, server: str) -> None:
         self.world.conditions.opens = how
         if how != "granted":
-            self.brain.server_lost(server, self.world.now_s)
+            self.brain.on_server_lost(server, self.world.now_s)
 
     @rule(
         newer=st.booleans(),
@@ -309,9 +309,9 @@ class RobotMachine(RuleBasedStateMachine):
         world, routes = self.world, dict(self.world.routes)
         world.standby = standby
         world.routes = {name: route for name, route in routes.items() if name != dropped}
-        before = self.brain.following.schedule
+        before = self.brain.schedule_follower.schedule
         told = world.schedule(newer=newer, model=model, home=home)
-        heard = self.brain.follow(told, world.now_s)
+        heard = self.brain.on_schedule(told, world.now_s)
         expected = (
             {ScheduleVerdict.NEWER}
             if newer
@@ -326,9 +326,9 @@ class RobotMachine(RuleBasedStateMachine):
     def old_schedule(self) -> None:
         world, before = self.world, self.brain.refused["stale_schedule"]
         world.schedule_epoch += 1
-        self.brain.follow(world.schedule(newer=False), world.now_s)
+        self.brain.on_schedule(world.schedule(newer=False), world.now_s)
         world.schedule_epoch -= 1
-        assert not self.brain.follow(world.schedule(newer=False), world.now_s).is_accepted
+        assert not self.brain.on_schedule(world.schedule(newer=False), world.now_s).is_accepted
         assert self.brain.refused["stale_schedule"] == before + 1
         world.schedule_epoch += 1
 
@@ -350,7 +350,7 @@ class RobotMachine(RuleBasedStateMachine):
     @rule(x=st.floats(-1.0, 1.0, width=32), y=st.floats(-1.0, 1.0, width=32))
     def push(self, x: float, y: float) -> None:
         """By hand, whenever a person may do that: it stands, or is held."""
-        if self.brain.paused or self.brain.stop_reason or self.brain.task is None or not self.brain._motor.ladder.moved:
+        if self.brain.paused or self.brain.stop_reason or self.brain.task is None or not self.brain._motion.ladder.moved:
             self.world.arm = np.array([x, y], np.float32)
         self.period(2)
 

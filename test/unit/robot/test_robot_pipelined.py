@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.robot.config import LinkConfig, TaskPolicy
+from ros2_rfm_serving.robot.config import ComponentClientConfig, TaskPolicy
 from ros2_rfm_serving.types import ActionChunk, Fallback, ObservationRequest, PipelineConfig, TaskOutcome
 from test.unit.fakes import CONTRACT, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, GOAL, PERIOD_S, Rig
@@ -18,7 +18,7 @@ PIPELINED = replace(
     CONFIG,
     execution_horizon=2,
     pipelining=PipelineConfig(pp_perception=1, pp_generation=2),
-    link=LinkConfig(request_timeout_s=1.0, max_timeouts=2),
+    link=ComponentClientConfig(request_timeout_s=1.0, max_timeouts=2),
 )
 
 
@@ -30,9 +30,9 @@ class Pipelined(Rig):
         self.asked: list[ObservationRequest] = []
         told = schedule()
         routes = tuple(replace(route, slo_s=slo_s) for route in told.routes)
-        self.brain.follow(replace(told, routes=routes), self.now_s)
+        self.brain.on_schedule(replace(told, routes=routes), self.now_s)
         ((_, self.opening),) = self.tick().opens
-        self.brain.session_opened("system1", "s1", grant(5, PIPELINES), self.now_s)
+        self.brain.on_session_opened("system1", "s1", grant(5, PIPELINES), self.now_s)
         self.brain.start(GOAL, self.now_s)
 
     def run(self, steps: int = 1) -> list[int]:
@@ -47,7 +47,7 @@ class Pipelined(Rig):
     def answer(self, sequence: int, ended_with: int | None = None, **changes: object) -> bool:
         values = rows(float(100 * sequence), 16)
         request = next(request for request in self.asked if request.id.sequence == sequence)
-        return self.brain.reply(chunk(request, values, ended_with=ended_with, **changes), self.now_s)
+        return self.brain.on_reply(chunk(request, values, ended_with=ended_with, **changes), self.now_s)
 
     def refused(self) -> dict[str, int]:
         return {name: count for name, count in self.brain.refused.items() if count}
@@ -76,11 +76,11 @@ def test_rows_count_from_the_observation_that_the_last_steps_saw() -> None:
     assert rig.answer(1, 3)
     assert rig.brain.queue_depth == 16, "no step was executed since"
     rig.run(3)
-    assert rig.brain._queue.mark == 3 and rig.asked[-1].id.sequence == 4
+    assert rig.brain._queue.steps_executed == 3 and rig.asked[-1].id.sequence == 4
     rig.run(1)
     assert rig.answer(2, 4)
-    (sent,) = [each for each in rig.brain._links.system1._flight._sent.values() if each.id.sequence == 4]  # type: ignore[union-attr]
-    assert rig.brain._queue.behind == rig.brain._queue.mark - sent.mark > 0
+    (sent,) = [each for each in rig.brain._clients.system1._pending._sent.values() if each.id.sequence == 4]  # type: ignore[union-attr]
+    assert rig.brain._queue.steps_since_merge == rig.brain._queue.steps_executed - sent.mark > 0
 
 
 def test_age_counts_from_what_it_ended_with_and_the_oldest_is_told() -> None:
@@ -167,11 +167,11 @@ def test_the_silence_is_as_long_however_many_are_in_flight(stages: int) -> None:
 def test_a_robot_that_waits_takes_nothing_that_was_asked_before_it_moved_on() -> None:
     """What it asks while it waits has no prefix: a chunk that comes while it moves goes on from nothing that it executed."""
     rig = Pipelined(replace(PIPELINED, execution_horizon=4, link=replace(PIPELINED.link, counts_first_latency=True)))
-    system1 = rig.brain._links.system1
+    system1 = rig.brain._clients.system1
     assert system1 is not None
     system1.contract = replace(PIPELINES, max_inference_delay_steps=2)
     rig.run(12)
-    assert rig.answer(1, 1) and rig.brain._talk.due.waits, "it took eleven steps; the robot stood"
+    assert rig.answer(1, 1) and rig.brain._client.timing.waits_for_chunk, "it took eleven steps; the robot stood"
     assert rig.run(6) == [4], "it executes its horizon, and asks when that is over"
     assert rig.answer(2, 4), "it has stood since the last was asked"
     rig.run(2)
@@ -189,11 +189,11 @@ def test_what_is_late_is_discarded_and_what_is_not_is_waited_for() -> None:
 
 def test_a_server_that_pipelines_nothing_gets_no_such_requests() -> None:
     rig = Rig(PIPELINED)
-    rig.brain.follow(schedule(), rig.now_s)
+    rig.brain.on_schedule(schedule(), rig.now_s)
     rig.tick()
-    rig.brain.session_opened("system1", "s1", grant(5), rig.now_s)
+    rig.brain.on_session_opened("system1", "s1", grant(5), rig.now_s)
     assert not rig.brain.sessions and rig.brain.refused["not_pipelined"] == 1
-    assert "s1 takes no pipelined sessions" in rig.brain._links.system1.problem  # type: ignore[union-attr]
+    assert "s1 takes no pipelined sessions" in rig.brain._clients.system1.problem  # type: ignore[union-attr]
 
 
 def test_a_robot_with_one_request_in_flight_takes_no_chunk_that_ended_elsewhere() -> None:
@@ -201,5 +201,5 @@ def test_a_robot_with_one_request_in_flight_takes_no_chunk_that_ended_elsewhere(
     rig.brain.start(GOAL, rig.now_s)
     request = rig.ask()
     said: list[ActionChunk] = [chunk(request, ended_with=request.id.sequence + 1), chunk(request, ended_with=request.id.sequence)]
-    assert [rig.brain.reply(each, rig.now_s) for each in said] == [False, True]
+    assert [rig.brain.on_reply(each, rig.now_s) for each in said] == [False, True]
     assert rig.brain.refused["wrong_context"] == 1 and np.isfinite(rig.brain.queue_depth)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, chunk, grant, schedule
 from test.unit.robot.robots import CONFIG, MAX_LENGTH, working
@@ -148,11 +148,11 @@ class Cell:
         arm.position = arm.goal = np.full(len(NAMES), build.middle)
         self.period_s = 1.0 / config.control_rate_hz
         self.commands = Commands(self.period_s, max(a for a in config.limits.max_acceleration if a < math.inf), build)
-        self.brain, self.now_s, self.epoch = RobotBrain(config), 0.0, 0
+        self.brain, self.now_s, self.epoch = RobotCore(config), 0.0, 0
         self.latency_s, self.is_blind = 0.4 * self.period_s, False
         self.seen: Sensors | None = None
         self.waiting: list[tuple[float, ObservationRequest]] = []
-        self.brain.follow(schedule(), 0.0)
+        self.brain.on_schedule(schedule(), 0.0)
         self.brain.start(GOAL, 0.0)
         self.run(1.0)
 
@@ -165,10 +165,10 @@ class Cell:
 
     def period(self) -> None:
         now_s, brain = self.now_s, self.brain
-        brain.server_seen("s1", True, now_s)
+        brain.on_server_status("s1", True, now_s)
         for entry in [entry for entry in self.waiting if entry[0] <= now_s]:
             self.waiting.remove(entry)
-            brain.reply(chunk(entry[1], self.rows()), now_s)
+            brain.on_reply(chunk(entry[1], self.rows()), now_s)
         if not brain.is_period(now_s):
             return
         sensors = self.sensors()
@@ -176,7 +176,7 @@ class Cell:
         for server, opening in tick.opens:
             self.epoch += 1
             granted = grant(self.epoch, replace(CONTRACT, chunk_length=LENGTH))
-            brain.session_opened(opening.component, server, granted, now_s)
+            brain.on_session_opened(opening.component, server, granted, now_s)
         self.waiting += [(now_s + self.latency_s, request) for _, request in tick.requests]
         if tick.command is not None:
             assert sensors.positions is not None
@@ -221,7 +221,7 @@ class Cell:
                 self.run(share - 0.5)
             brain.start(GOAL, self.now_s)
         elif event == "session":
-            brain.server_lost("s1", now_s)
+            brain.on_server_lost("s1", now_s)
         elif event == "blind":
             self.is_blind = True
             self.run(share)
@@ -245,7 +245,7 @@ def config(rate_hz: float, max_acceleration: float, ladder: tuple[Rung, ...], bu
     if CommandType.VELOCITY in types:
         ladder = (Rung(Motion.RAMP_DOWN, 0.1), Rung(Motion.ZERO))
     end = min(build.border, 1.0) if build.border == math.inf else build.border
-    limits = Limits(
+    limits = MotionLimits(
         lower=(-end,) * len(NAMES),
         upper=(end,) * len(NAMES),
         max_velocity=tuple(MAX_VELOCITY if it else math.inf for it in moves),
@@ -300,7 +300,7 @@ def test_whatever_starts_it_anew_it_keeps_its_velocities_and_accelerations(
 
 def test_what_was_commanded_before_it_stood_says_nothing_of_where_it_goes_now() -> None:
     """People move it while it stands, and again right after the next command: to a place that it was commanded to long before."""
-    limits = Limits(lower=(-1.0,) * 2, upper=(1.0,) * 2, max_velocity=(1.0,) * 2, max_acceleration=(100.0,) * 2)
+    limits = MotionLimits(lower=(-1.0,) * 2, upper=(1.0,) * 2, max_velocity=(1.0,) * 2, max_acceleration=(100.0,) * 2)
     rig = working(replace(CONFIG, command_type=POSITION, fallback=(Rung(Motion.HOLD),), limits=limits))
     rig.positions = np.full(2, -0.6, np.float32)
 
@@ -310,7 +310,7 @@ def test_what_was_commanded_before_it_stood_says_nothing_of_where_it_goes_now() 
         for _ in range(100):
             tick = rig.tick()
             for _, request in tick.requests:
-                rig.brain.reply(chunk(request, np.full((MAX_LENGTH, 2), target, np.float32)), rig.now_s)
+                rig.brain.on_reply(chunk(request, np.full((MAX_LENGTH, 2), target, np.float32)), rig.now_s)
             if tick.command is not None:
                 rig.positions, sent, steps = tick.command.copy(), float(tick.command[0]), steps - 1
             if not steps:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.types import Array
 
@@ -26,7 +26,7 @@ def array(*numbers: float) -> Array:
 
 def shaper(command_type: CommandType, **limits: tuple[float, ...]) -> CommandShaper:
     num = max(map(len, limits.values()))
-    return CommandShaper(Limits(**limits), command_type, num, PERIOD_S)  # type: ignore[arg-type]
+    return CommandShaper(MotionLimits(**limits), command_type, num, PERIOD_S)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -113,7 +113,7 @@ def test_a_target_that_stands_still_is_reached_and_not_passed(target: float, vel
     ],
 )
 def test_an_action_is_refused_whole_and_says_why(action: tuple[float, ...], counter: str) -> None:
-    limits = Limits(lower=(-1.0, -1.0), upper=(1.0, 1.0), tolerance=0.1)
+    limits = MotionLimits(lower=(-1.0, -1.0), upper=(1.0, 1.0), tolerance=0.1)
     made = CommandShaper(limits, CommandType.DELTA, 2, PERIOD_S)
     assert made.problem(array(*action)) == counter
     if not counter:
@@ -122,7 +122,7 @@ def test_an_action_is_refused_whole_and_says_why(action: tuple[float, ...], coun
 
 def test_a_policy_at_its_limit_is_not_beyond_it() -> None:
     """0.1 is no float32: the action's is a little more."""
-    made = CommandShaper(Limits(lower=(-0.1,), upper=(0.1,)), CommandType.DELTA, 1, PERIOD_S)
+    made = CommandShaper(MotionLimits(lower=(-0.1,), upper=(0.1,)), CommandType.DELTA, 1, PERIOD_S)
     for value in (0.1, -0.1):
         assert made.problem(array(value)) == ""
         assert abs(float(made.shape(array(value))[0])) <= 0.1
@@ -158,14 +158,14 @@ def test_columns_without_a_limit_are_free() -> None:
 )
 def test_wrong_limits_are_named(limits: dict[str, tuple[float, ...]], key: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem) as caught:
-        Limits(**limits)  # type: ignore[arg-type]
+        MotionLimits(**limits)  # type: ignore[arg-type]
     assert caught.value.key == key and caught.value.fix
 
 
 def test_limits_are_those_of_the_actions() -> None:
     with pytest.raises(ConfigurationError, match="2 values for 3 actions"):
-        Limits(upper=(1.0, 1.0)).check(3)
-    Limits(upper=(1.0, 1.0)).check(2)
+        MotionLimits(upper=(1.0, 1.0)).check(3)
+    MotionLimits(upper=(1.0, 1.0)).check(2)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
@@ -190,7 +190,7 @@ def test_interpolation_from_nowhere_goes_to_the_target_at_once() -> None:
 
 
 def test_of_many_actions_those_out_of_limits_are_marked() -> None:
-    made = CommandShaper(Limits(upper=(1.0, 1.0), tolerance=0.5), CommandType.DELTA, 2, PERIOD_S)
+    made = CommandShaper(MotionLimits(upper=(1.0, 1.0), tolerance=0.5), CommandType.DELTA, 2, PERIOD_S)
     rows = np.array([[0.0, 0.0], [0.0, 1.4], [1.6, 0.0]], np.float32)
     assert made.unfit(rows).tolist() == [bool(made.problem(row)) for row in rows] == [False, False, True]
 
@@ -306,7 +306,7 @@ def test_other_limits_of_the_jerk_do_not_make_a_moving_robot_jump() -> None:
 
 def test_a_jerk_that_cannot_be_kept_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="a jerk without an acceleration"):
-        Limits(max_jerk=(1.0,))
+        MotionLimits(max_jerk=(1.0,))
     with pytest.raises(ConfigurationError, match="would lag behind by 2 s"):
-        Limits(max_acceleration=(8.0,), max_jerk=(4.0,))
-    Limits(max_acceleration=(8.0, math.inf), max_jerk=(40.0, math.inf))
+        MotionLimits(max_acceleration=(8.0,), max_jerk=(4.0,))
+    MotionLimits(max_acceleration=(8.0, math.inf), max_jerk=(40.0, math.inf))

@@ -18,11 +18,11 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, events
-from ros2_rfm_serving.robot.brain import HANDLERS
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, events
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.core import HANDLERS
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import Conditioning
 from test.unit.robot.mirrored import INPUTS, MirroredBrain, stored
 from test.unit.robot.robot_happenings import TABLE, Happenings
@@ -37,7 +37,7 @@ REST = (math.inf,) * (NUM - 2)
 POSITION = dataclasses.replace(
     FAILING,
     command_type=CommandType.POSITION,
-    limits=Limits(
+    limits=MotionLimits(
         lower=(-1.0,) * NUM,
         upper=(1.0, 1.0, *(5000.0,) * (NUM - 2)),
         max_velocity=(5.0, 5.0, *REST),
@@ -54,18 +54,20 @@ CONFIGS: dict[str, RobotConfig] = {
         blend_steps=2,
     ),
     "trajectories": dataclasses.replace(
-        POSITION, trajectory_horizon_s=0.5, limits=Limits(max_velocity=(5.0,) * NUM, max_acceleration=(20.0,) * NUM)
+        POSITION, trajectory_horizon_s=0.5, limits=MotionLimits(max_velocity=(5.0,) * NUM, max_acceleration=(20.0,) * NUM)
     ),
     "types": dataclasses.replace(
         FAILING,
         command_types=(CommandType.POSITION, CommandType.VELOCITY, CommandType.BINARY, *(CommandType.DELTA,) * (NUM - 3)),
-        limits=Limits(max_velocity=(5.0, *(math.inf,) * (NUM - 1)), max_acceleration=(20.0, 5.0, *REST)),
+        limits=MotionLimits(max_velocity=(5.0, *(math.inf,) * (NUM - 1)), max_acceleration=(20.0, 5.0, *REST)),
         fallback=(Rung(Motion.RAMP_DOWN, 0.3), Rung(Motion.ZERO)),
     ),
     "continuous": dataclasses.replace(
         POSITION,
         turns=(2.0, *(0.0,) * (NUM - 1)),
-        gate=GateConfig(jump=GateMode.WARN, max_jump=(0.5,) * NUM, statistics=GateMode.WARN, max_clamped=0.9),
+        gate=ChunkValidatorConfig(
+            jump=ChunkValidatorMode.WARN, max_jump=(0.5,) * NUM, statistics=ChunkValidatorMode.WARN, max_clamped=0.9
+        ),
         conditioning=Conditioning.GUIDED,
     ),
     "appended": dataclasses.replace(FAILING, replace_queue=False, calls_per_action={"system2": 0.5}),
@@ -73,9 +75,9 @@ CONFIGS: dict[str, RobotConfig] = {
 }
 RETUNED: list[dict[str, Any]] = [
     {"server_timeout_s": 0.7},
-    {"limits": Limits(max_velocity=(3.0,) * NUM, max_acceleration=(9.0,) * NUM)},
+    {"limits": MotionLimits(max_velocity=(3.0,) * NUM, max_acceleration=(9.0,) * NUM)},
     {"execution_horizon": 5, "max_action_age_s": 0.6},
-    {"gate": GateConfig(jump=GateMode.WARN, max_jump=(0.1,) * NUM)},
+    {"gate": ChunkValidatorConfig(jump=ChunkValidatorMode.WARN, max_jump=(0.1,) * NUM)},
     {"fallback": (Rung(Motion.RAMP_DOWN, 0.2), Rung(Motion.ZERO))},
     {"fallback": (Rung(Motion.RAMP_DOWN, 0.2), Rung(Motion.HOLD))},
 ]
@@ -84,7 +86,7 @@ RETUNED: list[dict[str, Any]] = [
 class MirroredMachine(RobotMachine):
     """The robot of the promises' test, with whatever may happen to it."""
 
-    make: Callable[[RobotConfig], RobotBrain] = MirroredBrain
+    make: Callable[[RobotConfig], RobotCore] = MirroredBrain
 
     @rule(what=st.sampled_from(["bad_message", "late_session"]), count=st.integers(1, 3))
     def others_count(self, what: str, count: int) -> None:
@@ -99,7 +101,7 @@ class MirroredPipelinedMachine(MirroredMachine, PipelinedMachine):
     """The same with requests in flight beside one another."""
 
 
-def note(core: RobotBrain) -> None:
+def note(core: RobotCore) -> None:
     assert isinstance(core, MirroredBrain)
     core.mirror.renew()
     SEEN.update(twins=core.mirror.num_twins, decisions=core.mirror.num_decisions)
@@ -124,7 +126,7 @@ def test_and_so_does_one_of_each_kind_of_robot(name: str) -> None:
     made = World(CONFIGS[name], FaultPlan(delay_s=0.02, drop=0.02, duplicate=0.05), 1, routes, MirroredBrain)
     rng, on = random.Random(name), Happenings(made, Shadow(made), Counter())
     made.arrived = lambda *_: None  # which promises it keeps is tested elsewhere
-    made.brain.follow(made.schedule(), made.now_s)
+    made.brain.on_schedule(made.schedule(), made.now_s)
     begin(made)
     for number in range(300):
         if number % 3 == 0:
@@ -140,7 +142,7 @@ def test_and_so_does_one_of_each_kind_of_robot(name: str) -> None:
     assert made.brain.stalenesses.sum > 0.0, "it never moved"
 
 
-def retune(core: RobotBrain, changes: dict[str, Any]) -> None:
+def retune(core: RobotCore, changes: dict[str, Any]) -> None:
     try:
         core.prepared(dataclasses.replace(core.config, **changes))()
     except RfmError:
@@ -165,7 +167,7 @@ def working() -> World:
         ("client", "connections", "components", "system1"),
         ("client", "connections", "components", "system1", "phase"),
         ("figures", "system1"),
-        ("following",),
+        ("schedule_follower",),
     ],
 )
 def test_a_state_with_other_names_is_refused_with_them(path: tuple[str, ...]) -> None:
@@ -175,13 +177,13 @@ def test_a_state_with_other_names_is_refused_with_them(path: tuple[str, ...]) ->
     name = next(iter(part_of(lacking, path)))
     del part_of(lacking, path)[name]
     with pytest.raises(RfmError, match="has hat, which this version does not know"):
-        RobotBrain.from_state(core.config, unknown)
+        RobotCore.from_state(core.config, unknown)
     with pytest.raises(RfmError, match=rf"lacks {name}"):
-        RobotBrain.from_state(core.config, lacking)
+        RobotCore.from_state(core.config, lacking)
     if path and path != ("task",):
         part_of(nothing, path[:-1])[path[-1]] = None
         with pytest.raises(RfmError, match="no state"):
-            RobotBrain.from_state(core.config, nothing)
+            RobotCore.from_state(core.config, nothing)
 
 
 def part_of(state: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def test_events_are_values() -> None:
 
 
 def test_a_tick_is_answered_by_its_instructions() -> None:
-    core = RobotBrain(FAILING)
+    core = RobotCore(FAILING)
     assert core.handle(events.ControlTick(None), 1.0).command is None
     assert core.handle(events.CountsAdded({"bad_message": 2}), 1.0) is None and core.refused["bad_message"] == 2
     assert core.handle(events.AbortRequested(), 1.0) == "there is no task"

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ros2_rfm_serving.robot.config import TaskPolicy
-from ros2_rfm_serving.robot.supervision import Supervision
+from ros2_rfm_serving.robot.task_rules import TaskRules
 from ros2_rfm_serving.types import Fallback, TaskOutcome
 from test.unit.robot.robot_world import COMPONENTS
 
@@ -15,15 +15,15 @@ RESEND, LAST_PLAN, REPLAN = Fallback.STOP_AND_RESEND, Fallback.USE_LAST_PLAN, Fa
 SAFE_STATE, PERSON = Fallback.RETURN_TO_SAFE_STATE, Fallback.STOP_AND_CALL_HUMAN
 
 
-def rules(fallbacks: dict[str, Fallback], **changes: object) -> Supervision:
-    made = Supervision(TaskPolicy(fallbacks=fallbacks, **changes))  # type: ignore[arg-type]
+def rules(fallbacks: dict[str, Fallback], **changes: object) -> TaskRules:
+    made = TaskRules(TaskPolicy(fallbacks=fallbacks, **changes))  # type: ignore[arg-type]
     made.serve(COMPONENTS)
     if made.supervises_safety:
-        made.judged("safe", math.inf)
+        made.on_safety_verdict("safe", math.inf)
     return made
 
 
-def waits_for(made: Supervision) -> set[str]:
+def waits_for(made: TaskRules) -> set[str]:
     return {name for name in COMPONENTS if name in made._waits_for}
 
 
@@ -59,44 +59,44 @@ LATE = [
 )
 def test_a_late_answer(component: str, fallback: Fallback, awaited: set[str], stops: bool, to_pose: bool, person: bool) -> None:
     made = rules({component: fallback})
-    made.late(component)
-    assert (bool(made.stopped), made.to_safe_pose, made.needs_person) == (stops, to_pose, person), made.stopped
+    made.on_late(component)
+    assert (bool(made.stopped), made.to_safe_pose, made.needs_operator) == (stops, to_pose, person), made.stopped
     assert waits_for(made) == awaited and made.violations[f"{component}_late"] == 1
     for name in sorted(awaited):
         assert made.stopped, "until all of them have answered in time"
         if name == "safety":
-            made.judged("safe", math.inf)
+            made.on_safety_verdict("safe", math.inf)
         else:
-            made.answered(name)
+            made.on_reply(name)
     assert bool(made.stopped) == person and not made.to_safe_pose
 
 
 def test_a_component_without_a_fallback_may_be_late() -> None:
     made = rules({"system1": RESEND})
     for _ in range(10):
-        made.late("monitor")
+        made.on_late("monitor")
     assert not made.stopped and not made.violations
 
 
 def test_system1_is_told_the_new_plan() -> None:
     made = rules({"system1": REPLAN})
-    made.late("system1")
-    assert made.asks("system2") and not made.asks("system1")
-    made.answered("system2")
-    assert made.asks("system1")
+    made.on_late("system1")
+    assert made.is_requested("system2") and not made.is_requested("system1")
+    made.on_reply("system2")
+    assert made.is_requested("system1")
 
 
 def test_nobody_waits_for_a_plan_where_nobody_plans() -> None:
     made = rules({"system1": REPLAN})
     made.serve({"system1"})
-    made.late("system1")
+    made.on_late("system1")
     assert waits_for(made) == {"system1"} and not made.wants_plan
 
 
 def test_one_that_is_no_longer_scheduled_is_not_waited_for() -> None:
     made = rules({"monitor": RESEND, "safety": RESEND})
-    made.late("monitor")
-    made.late("safety")
+    made.on_late("monitor")
+    made.on_late("safety")
     made.serve({"system1"})
     assert waits_for(made) == {"safety"} and made.stopped, "safety is, whatever the schedule says"
 
@@ -109,71 +109,71 @@ def test_one_that_is_no_longer_scheduled_is_not_waited_for() -> None:
 def test_too_many_in_a_row(most: int, component: str, then: Fallback, outcome: TaskOutcome | None) -> None:
     made = rules({component: RESEND}, max_consecutive_slo_violation=most, on_max_violation=then)
     for _ in range(most - 1):
-        made.late(component)
-        assert not made.needs_person and made.ending is None
-    made.late(component)
-    assert made.needs_person == (then is PERSON) and (made.ending and made.ending[0]) == outcome
+        made.on_late(component)
+        assert not made.needs_operator and made.ending is None
+    made.on_late(component)
+    assert made.needs_operator == (then is PERSON) and (made.ending and made.ending[0]) == outcome
     assert f"{most} in a row" in made.stopped
-    made.late(component)
+    made.on_late(component)
     assert made.violations[f"{component}_late"] == most, "it is decided"
 
 
 def test_an_answer_in_time_begins_the_row_anew() -> None:
     made = rules({"system1": RESEND}, max_consecutive_slo_violation=2)
     for _ in range(5):
-        made.late("system1")
-        made.answered("system1")
-    assert not made.needs_person
+        made.on_late("system1")
+        made.on_reply("system1")
+    assert not made.needs_operator
 
 
 def test_warnings_and_late_verdicts_are_one_row() -> None:
     made = rules({"safety": RESEND}, max_consecutive_safety_replan=3)
-    made.judged("unsafe", math.inf)
-    made.late("safety")
-    assert not made.needs_person
-    made.judged("unsafe", math.inf)
-    assert made.needs_person and "3 in a row" in made.stopped
+    made.on_safety_verdict("unsafe", math.inf)
+    made.on_late("safety")
+    assert not made.needs_operator
+    made.on_safety_verdict("unsafe", math.inf)
+    assert made.needs_operator and "3 in a row" in made.stopped
 
 
 @pytest.mark.parametrize("word", ["unsafe", "", "unsure", "not safe", "safe?"])
 def test_every_word_that_is_no_pass_is_a_warning(word: str) -> None:
     made = rules({"safety": RESEND})
-    made.judged(word, math.inf)
+    made.on_safety_verdict(word, math.inf)
     assert waits_for(made) == {"safety"} and made.violations["unsafe"] == 1
 
 
 @pytest.mark.parametrize("word", ["safe", " Safe ", "OK", "yes"])
 def test_a_pass_lets_it_go_on(word: str) -> None:
     made = rules({"safety": RESEND})
-    made.judged("unsafe", math.inf)
-    made.judged(word, 5.0)
-    assert not made.stopped and made.pass_ends_s == 5.0
+    made.on_safety_verdict("unsafe", math.inf)
+    made.on_safety_verdict(word, 5.0)
+    assert not made.stopped and made.pass_expires_s == 5.0
 
 
 def test_a_pass_ends() -> None:
     made = rules({"safety": RESEND})
-    made.judged("safe", 5.0)
+    made.on_safety_verdict("safe", 5.0)
     assert not made.pass_ended(4.9) and made.pass_ended(5.0) and made.stopped
     assert not made.pass_ended(6.0) and made.violations["unsafe"] == 1, "once"
 
 
 def test_unsupervised_safety_is_not_listened_to() -> None:
     made = rules({})
-    made.judged("unsafe", 1.0)
-    assert not made.stopped and made.pass_ends_s == math.inf
+    made.on_safety_verdict("unsafe", 1.0)
+    assert not made.stopped and made.pass_expires_s == math.inf
 
 
 @pytest.mark.parametrize(("then", "outcome"), [(PERSON, None), (SAFE_STATE, TaskOutcome.JUDGED_FAILED)])
 def test_retries_are_used_up(then: Fallback, outcome: TaskOutcome | None) -> None:
     made = rules({}, max_task_retries=2, on_max_task_retries=then)
     assert [made.failed(tried, "it failed") for tried in range(3)] == [True, True, False]
-    assert made.needs_person == (then is PERSON) and (made.ending and made.ending[0]) == outcome
+    assert made.needs_operator == (then is PERSON) and (made.ending and made.ending[0]) == outcome
     assert made.stopped == "it failed after 2 retries"
 
 
 def test_the_first_end_counts_and_a_person_who_is_not_needed_any_more_is_not() -> None:
     made = rules({})
-    made.call_person("why")
+    made.call_operator("why")
     made.end_safely(TaskOutcome.OFFLINE, "offline")
     made.end_safely(TaskOutcome.LATE, "late")
-    assert made.ending == (TaskOutcome.OFFLINE, "offline") and not made.needs_person
+    assert made.ending == (TaskOutcome.OFFLINE, "offline") and not made.needs_operator

@@ -58,9 +58,9 @@ def test_what_was_asked_before_a_stop_is_not_executed_after_it() -> None:
     made.run(2.0)
     made.conditions.latency_s = 0.3
     before = {"late_or_duplicate": made.brain.refused["late_or_duplicate"]}
-    while not any(link.in_flight for link in made.brain._links.all if link.component == "system1"):
+    while not any(link.pending for link in made.brain._clients.all if link.component == "system1"):
         made.run(0.05)
-    made.brain._supervision.call_person("look")
+    made.brain._task_rules.call_operator("look")
     made.run(0.5)
     assert made.brain.queue_depth == 0 and made.brain.refused["late_or_duplicate"] > before["late_or_duplicate"]
     made.brain.resume(made.now_s)
@@ -78,13 +78,13 @@ def test_a_verdict_that_is_late_is_none_even_between_two_control_periods(compone
             break
     answer = made.answer(mine[0])
     made.advance(0.21)
-    assert not made.brain.reply(answer, made.now_s) and made.brain.violations[f"{component}_late"] == 1
+    assert not made.brain.on_reply(answer, made.now_s) and made.brain.violations[f"{component}_late"] == 1
 
 
 def test_a_robot_asked_as_fast_as_it_answers_passes_again_and_again() -> None:
     made = robot({"safety": RESEND}, slos_s={"safety": 0.2})
     made.routes["safety"] = (math.inf, 0.2)
-    made.brain.follow(made.schedule(), made.now_s)
+    made.brain.on_schedule(made.schedule(), made.now_s)
     made.conditions.latency_s = 0.15
     made.run(10.0)
     assert made.brain.violations == {} and phase(made) is TaskPhase.EXECUTING
@@ -106,9 +106,9 @@ def test_late_in_a_row_waits_for_a_person_who_lets_it_go_on() -> None:
 def test_the_time_that_a_person_takes_is_not_taken_from_the_budget() -> None:
     made = robot({})
     assert made.brain.task is not None
-    made.brain.task.budget_ends_s = 3.0
+    made.brain.task.budget_expires_s = 3.0
     made.run(1.0)
-    made.brain._supervision.call_person("look")
+    made.brain._task_rules.call_operator("look")
     made.run(60.0)
     assert outcome(made) is None and made.brain.next_tick_s(made.now_s) > made.now_s
     made.brain.resume(made.now_s)
@@ -121,7 +121,7 @@ def test_the_time_that_a_person_takes_is_not_taken_from_the_budget() -> None:
 def test_a_person_ends_it() -> None:
     made = robot({})
     made.run(1.0)
-    made.brain._supervision.call_person("look")
+    made.brain._task_rules.call_operator("look")
     made.run(0.1)
     assert made.brain.abort(made.now_s) == "" and outcome(made) is TaskOutcome.ABORTED
     assert made.brain.abort(made.now_s) == "there is no task" and made.brain.resume(made.now_s)
@@ -131,9 +131,9 @@ def test_nobody_but_a_person_overrules_the_call_for_one() -> None:
     made = robot({}, slos_s={"monitor": 0.0}, max_task_retries=3)
     made.conditions.words["monitor"] = "failed"
     made.conditions.latency_s = 0.2
-    while not any(link.in_flight for link in made.brain._links.all if link.component == "monitor"):
+    while not any(link.pending for link in made.brain._clients.all if link.component == "monitor"):
         made.run(0.05)
-    made.brain._supervision.call_person("look")
+    made.brain._task_rules.call_operator("look")
     assert made.brain.task is not None
     made.brain.task.judged("failed")  # the next word is the second
     made.run(1.0)
@@ -143,10 +143,10 @@ def test_nobody_but_a_person_overrules_the_call_for_one() -> None:
 def test_another_model_does_not_move_a_robot_that_waits_for_a_person() -> None:
     made = robot({})
     made.run(1.0)
-    made.brain._supervision.call_person("look")
+    made.brain._task_rules.call_operator("look")
     for name, server in made.servers.items():
         server.restart("other")
-        made.brain.server_lost(name, made.now_s)
+        made.brain.on_server_lost(name, made.now_s)
     made.run(3.0)
     assert made.brain.state is RobotState.DEAD and phase(made) is TaskPhase.WAITING
 
@@ -199,7 +199,7 @@ def test_a_mere_pause_accepts_no_other_model() -> None:
     made.brain.pause(made.now_s)
     for name, server in made.servers.items():
         server.restart("other")
-        made.brain.server_lost(name, made.now_s)
+        made.brain.on_server_lost(name, made.now_s)
     made.run(1.0)
     assert made.brain.resume(made.now_s) == "" and not any(command is not None for command in made.run(1.0))
     assert made.brain.state is RobotState.DEAD
@@ -252,9 +252,9 @@ def test_a_session_that_is_lost_while_it_opens_is_opened_again_whatever_else_is_
     made.run(0.1)
     made.conditions.opens = "lost"
     for name in made.servers:
-        made.brain.server_lost(name, made.now_s)
+        made.brain.on_server_lost(name, made.now_s)
     made.run(1.0)
-    made.brain._talk.forget("system2")
+    made.brain._client.forget("system2")
     made.conditions.opens = "granted"
     made.run(8.0)
     assert {component for _, component, _ in made.brain.sessions} == {"system1", "system2", "monitor"}

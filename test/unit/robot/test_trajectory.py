@@ -14,9 +14,9 @@ import pytest
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.robots.records import tick_record
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Tick
+from ros2_rfm_serving.robot import RobotConfig, RobotCore, TickResult
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung, Trajectory
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import Array, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, chunk, grant, schedule
 from test.unit.robot.jtc_model import JointTrajectoryController, Point
@@ -36,7 +36,7 @@ CONFIG = RobotConfig(
     control_rate_hz=30.0,
     execution_horizon=8,
     command_type=CommandType.POSITION,
-    limits=Limits(
+    limits=MotionLimits(
         lower=(LOWER,) * 2, upper=(UPPER,) * 2, max_velocity=(VELOCITY,) * 2, max_acceleration=(ACCELERATION,) * 2, tolerance=9.0
     ),
     fallback=(Rung(Motion.RAMP_DOWN, 0.2), Rung(Motion.HOLD)),
@@ -63,7 +63,7 @@ class Arm:
     def __init__(self, config: RobotConfig = CONFIG, seed: int = 0, jitter: float = 0.1, **controller: bool) -> None:
         self.config, self.update_s = config, 1 / config.controller_rate_hz
         self.random, self._jitter = np.random.default_rng(seed), jitter
-        self.brain, self.now_s = RobotBrain(config), 0.0
+        self.brain, self.now_s = RobotCore(config), 0.0
         self.controller = JointTrajectoryController(2, self.update_s, **controller)
         self.measured = np.zeros(2)
         self.rows: Callable[[Values], Values] = self._random_rows
@@ -84,10 +84,10 @@ class Arm:
 
     def _begin(self) -> None:
         self._epoch = 5
-        self.brain.follow(schedule(), 0.0)
-        self.brain.server_seen("s1", True, 0.0)
+        self.brain.on_schedule(schedule(), 0.0)
+        self.brain.on_server_status("s1", True, 0.0)
         self.brain.tick(self._sensors(), 0.0)
-        self.brain.session_opened("system1", "s1", grant(self._epoch, CONTRACT_OF_20), 0.0)
+        self.brain.on_session_opened("system1", "s1", grant(self._epoch, CONTRACT_OF_20), 0.0)
         self.brain.start(replace(GOAL, time_budget_s=1e6), 0.0)
 
     def run(self, seconds: float) -> Arm:
@@ -96,7 +96,7 @@ class Arm:
             self._deliver()
             if self.ticks and self.now_s >= self._next_s:
                 self._next_s += (1 + self.random.uniform(-self._jitter, self._jitter)) / self.config.control_rate_hz
-                self.brain.server_seen("s1", True, self.now_s)
+                self.brain.on_server_status("s1", True, self.now_s)
                 self._heed(self.brain.tick(self._sensors(), self.now_s, may_act=self.state_s == math.inf))
             self._move()
         return self
@@ -109,7 +109,7 @@ class Arm:
     def _sensors(self) -> object:
         return sensors(min(self.now_s, self.state_s), self.measured.astype(np.float32))
 
-    def _heed(self, tick: Tick) -> None:
+    def _heed(self, tick: TickResult) -> None:
         if tick.command is not None:
             self.commands.append((self.now_s, tick.command))
         if tick.trajectory is not None:
@@ -117,7 +117,7 @@ class Arm:
             self._messages.append((self.now_s + self.random.uniform(0.0, 0.001), points_of(tick.trajectory)))
         for server, opening in tick.opens:
             self._epoch += 1
-            self.brain.session_opened(opening.component, server, grant(self._epoch, CONTRACT_OF_20), self.now_s)
+            self.brain.on_session_opened(opening.component, server, grant(self._epoch, CONTRACT_OF_20), self.now_s)
         if self.answers:
             self._answers += [(self.now_s + self.random.uniform(0.04, 0.25), request) for _, request in tick.requests]
 
@@ -126,7 +126,7 @@ class Arm:
             self._answers.remove((when, request))
             self.num_chunks += 1
             begin = np.asarray(self.commands[-1][1] if self.commands else self.measured, np.float64)
-            self.brain.reply(chunk(request, self.rows(begin).astype(np.float32)), self.now_s)
+            self.brain.on_reply(chunk(request, self.rows(begin).astype(np.float32)), self.now_s)
         for message in [one for one in self._messages if one[0] <= self.now_s]:
             self._messages.remove(message)
             alone = [replace(point, velocities=None) for point in message[1]]
@@ -196,7 +196,7 @@ class FreeArm(Arm):
             while self._next_s <= update_s:
                 self.now_s = max(self._next_s, self.now_s)
                 self._next_s += (1 + self.random.uniform(-0.1, 0.1)) / self.config.control_rate_hz
-                self.brain.server_seen("s1", True, self.now_s)
+                self.brain.on_server_status("s1", True, self.now_s)
                 sent = self._messages
                 self._messages = []
                 self._deliver()
@@ -252,7 +252,7 @@ def cancel(arm: Arm) -> None:
 
 def lose_the_server(arm: Arm) -> None:
     arm.answers = False
-    arm.brain.server_lost("s1", arm.now_s)
+    arm.brain.on_server_lost("s1", arm.now_s)
 
 
 def go_blind(arm: Arm) -> None:
@@ -336,7 +336,7 @@ def test_positions_alone_stop_at_the_first_point_of_each_chunk_under_upsampling(
 
 def test_a_recorded_robot_sends_the_same_trajectories_again() -> None:
     arm = Arm().run(2.0)
-    again = RobotBrain.from_state(stored(arm.brain.config), stored(arm.brain.snapshot()))
+    again = RobotCore.from_state(stored(arm.brain.config), stored(arm.brain.snapshot()))
     for period in range(1, 90):
         at_s = arm.now_s + period / CONFIG.control_rate_hz
         given = sensors(at_s, arm.measured.astype(np.float32))

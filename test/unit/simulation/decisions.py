@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.server import ServerCore
 from ros2_rfm_serving.simulation import Conditions, Crash, Network, TaskArrivals, simulate
 from test.unit.simulation.simulated import factory, models, schedule
@@ -52,7 +52,7 @@ def noted() -> Iterator[list[str]]:
     """What changes anything: ticks that only look do not."""
     notes: list[str] = []
 
-    def tick(brain: RobotBrain, sensors: Any, now_s: float) -> Any:
+    def tick(brain: RobotCore, sensors: Any, now_s: float) -> Any:
         decided = ticks(brain, sensors, now_s)
         if decided.command is not None or decided.requests or decided.opens or decided.resets:
             asked = [(server, request.id, request.report, request.inference_delay_steps) for server, request in decided.requests]
@@ -60,7 +60,7 @@ def noted() -> Iterator[list[str]]:
             notes.append(f"{brain.config.name} {now_s!r} {why} {asked} {decided.opens} {decided.resets}")
         return decided
 
-    def reply(brain: RobotBrain, reply: Any, now_s: float) -> Any:
+    def reply(brain: RobotCore, reply: Any, now_s: float) -> Any:
         taken = replies(brain, reply, now_s)
         notes.append(f"{now_s!r} {reply.id} {reply.served} {taken} {brain.queue_depth} {brain.state.name}")
         return taken
@@ -70,10 +70,10 @@ def noted() -> Iterator[list[str]]:
         notes.append(f"{brain.config.name} {now_s!r} {[waiting.request.id for waiting in work.batch] if work else ''}")
         return work
 
-    ticks, replies, begins = RobotBrain.tick, RobotBrain.reply, ServerCore.begin
+    ticks, replies, begins = RobotCore.tick, RobotCore.on_reply, ServerCore.begin
     with (
-        patch.object(RobotBrain, "tick", tick),
-        patch.object(RobotBrain, "reply", reply),
+        patch.object(RobotCore, "tick", tick),
+        patch.object(RobotCore, "on_reply", reply),
         patch.object(ServerCore, "begin", begin),
     ):
         yield notes

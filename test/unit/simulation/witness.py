@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from ros2_rfm_serving.robot import RobotBrain
-from ros2_rfm_serving.robot.why import By
+from ros2_rfm_serving.robot import RobotCore
+from ros2_rfm_serving.robot.why import CommandSource
 from ros2_rfm_serving.types import SYSTEM1, RequestId, RobotState, Schedule
 
 STANDS = (RobotState.STALLED, RobotState.DEAD)
@@ -44,10 +44,10 @@ class Witness:
         self.robots: dict[int, Seen] = defaultdict(Seen)
         """By identity: a name may have several lives."""
         self.names: dict[int, str] = {}
-        self._brains: list[RobotBrain] = []
+        self._brains: list[RobotCore] = []
         """Kept: an identity must not come back."""
 
-    def of(self, brain: RobotBrain) -> Seen:
+    def of(self, brain: RobotCore) -> Seen:
         if id(brain) not in self.names:
             self.names[id(brain)] = brain.config.name
             self._brains.append(brain)
@@ -55,35 +55,37 @@ class Witness:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Witness]:
-        ticks, replies, follows = RobotBrain.tick, RobotBrain.reply, RobotBrain.follow
+        ticks, replies, follows = RobotCore.tick, RobotCore.on_reply, RobotCore.on_schedule
 
-        def tick(brain: RobotBrain, sensors: Any, now_s: float) -> Any:
+        def tick(brain: RobotCore, sensors: Any, now_s: float) -> Any:
             decided = ticks(brain, sensors, now_s)
-            self._moves(brain, decided.command is not None and brain.why.by in (By.ROW, By.PART), now_s)
+            self._moves(
+                brain, decided.command is not None and brain.why.by in (CommandSource.STEP, CommandSource.PARTIAL_STEP), now_s
+            )
             for server, request in decided.requests:
                 self._asks(brain, server, request.id, now_s)
             return decided
 
-        def reply(brain: RobotBrain, answer: Any, now_s: float) -> Any:
+        def reply(brain: RobotCore, answer: Any, now_s: float) -> Any:
             taken = replies(brain, answer, now_s)
             if taken:
                 self._takes(brain, answer.id, now_s)
             return taken
 
-        def follow(brain: RobotBrain, schedule: Schedule, now_s: float) -> Any:
+        def follow(brain: RobotCore, schedule: Schedule, now_s: float) -> Any:
             self.of(brain).told.append((now_s, schedule))
             return follows(brain, schedule, now_s)
 
         with (
-            patch.object(RobotBrain, "tick", tick),
-            patch.object(RobotBrain, "reply", reply),
-            patch.object(RobotBrain, "follow", follow),
+            patch.object(RobotCore, "tick", tick),
+            patch.object(RobotCore, "on_reply", reply),
+            patch.object(RobotCore, "on_schedule", follow),
         ):
             yield self
 
     # --- rules ---
 
-    def _asks(self, brain: RobotBrain, server: str, request: RequestId, now_s: float) -> None:
+    def _asks(self, brain: RobotCore, server: str, request: RequestId, now_s: float) -> None:
         """One in flight: another one only in another session, or when its time is up."""
         seen = self.of(brain)
         if waits := seen.asked.get(request.component):
@@ -96,7 +98,7 @@ class Witness:
             seen.answers.append((request.component, sent_s, math.inf))
         seen.asked[request.component] = (server, request, now_s)
 
-    def _takes(self, brain: RobotBrain, answered: RequestId, now_s: float) -> None:
+    def _takes(self, brain: RobotCore, answered: RequestId, now_s: float) -> None:
         seen = self.of(brain)
         _, asked, sent_s = seen.asked.pop(answered.component)
         assert answered == asked, f"{answered} does not answer {asked}"
@@ -104,7 +106,7 @@ class Witness:
         if answered.component == SYSTEM1:
             seen.observed_s, seen.taken, seen.fresh = sent_s, answered, True
 
-    def _moves(self, brain: RobotBrain, commanded: bool, now_s: float) -> None:
+    def _moves(self, brain: RobotCore, commanded: bool, now_s: float) -> None:
         if not commanded:
             return
         seen, config = self.of(brain), brain.config

@@ -11,7 +11,7 @@ from lab.benchmarks.rtc import run as bench_rtc
 from lab.rollouts.closed_loop import Trial, run_trials
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.factory import load_factory
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
 from ros2_rfm_serving.types import PipelineConfig
 from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 
@@ -51,8 +51,8 @@ def test_a_pipelined_robot_gets_a_chunk_per_frame_and_reaches_its_goal(repositor
     assert trial.first_chunk_steps == 2 * (pipelining.depth - 1) + 1, "its frames, and the last one's delay"
 
 
-REFUSE, EACH = GateMode.REFUSE, (1.5,) * 4
-GATE = GateConfig(
+REFUSE, EACH = ChunkValidatorMode.REFUSE, (1.5,) * 4
+GATE = ChunkValidatorConfig(
     jump=REFUSE,
     max_jump=(2.0,) * 4,
     velocity=REFUSE,

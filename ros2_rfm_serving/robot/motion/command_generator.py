@@ -13,40 +13,77 @@ import numpy as np
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
+from ros2_rfm_serving.robot.motion.chunk_validator import ChunkValidator
 from ros2_rfm_serving.robot.motion.fallback import FallbackLadder
-from ros2_rfm_serving.robot.motion.gate import ChunkGate
-from ros2_rfm_serving.robot.motion.pace import Pace
+from ros2_rfm_serving.robot.motion.pace import ExecutionPace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.motion.trail import CommandTrail
-from ros2_rfm_serving.robot.why import By, Origin
+from ros2_rfm_serving.robot.why import CommandOrigin, CommandSource
 from ros2_rfm_serving.types import ActionChunk, Array, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.state import kept
 
-NOTHING, ROW, PART, RUNG, STAND = By.NOTHING, By.ROW, By.PART, By.RUNG, By.STAND
+NOTHING, ROW, PART, RUNG, STAND = (
+    CommandSource.NONE,
+    CommandSource.STEP,
+    CommandSource.PARTIAL_STEP,
+    CommandSource.FALLBACK,
+    CommandSource.STOP,
+)
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
 """Fields of a configuration that define ladder and limits."""
-STANDS_AFTER_PERIODS = 1.3
+STOPPED_AFTER_PERIODS = 1.3
 """Periods without a command after which the robot counts as standing; less is the jitter of one that moves."""
 
 
-class Motor:
+class CommandGenerator:
     """Generator of all commands, within limits. `queue` holds the actions to execute."""
 
     __slots__ = (  # Python would look up each of more than 30 attributes in a dict, and a tick reads many
-        *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "stalenesses", "horizons", "step_ends_s"),
-        *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
+        *(
+            "queue",
+            "ladder",
+            "validator",
+            "validator_warnings",
+            "smoothness",
+            "staleness_s",
+            "stalenesses",
+            "horizons",
+            "step_end_s",
+        ),
+        *(
+            "chunk_began_s",
+            "command_source",
+            "obstacle",
+            "pace",
+            "_trained",
+            "_began_s",
+            "_config",
+            "_refused",
+            "_period_s",
+            "_step_s",
+        ),
         *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
-        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted", "_columns", "_trail"),
+        *("_interrupted", "_seen", "_is_steady", "_overdue_s", "_wanted", "_columns", "_trail"),
     )
 
     KEPT: ClassVar = kept(
-        *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "step_ends_s", "chunk_began_s", "obstacle"),
+        *(
+            "queue",
+            "ladder",
+            "validator",
+            "validator_warnings",
+            "smoothness",
+            "staleness_s",
+            "step_end_s",
+            "chunk_began_s",
+            "obstacle",
+        ),
         *("pace",),
         stalenesses_s="stalenesses",
         horizons_s="horizons",
-        command_source="by",
+        command_source="command_source",
         training_statistics="_trained",
         action_began_s="_began_s",
         interpolator="_interpolator",
@@ -60,8 +97,8 @@ class Motor:
         may_have_been_moved="_interrupted",
         last_reading="_seen",
         is_reading_steady="_is_steady",
-        time_owed_s="_owed_s",
-        wanted_command="_wanted",
+        overdue_s="_overdue_s",
+        unlimited_command="_wanted",
         recent_commands="_trail",
     )
 
@@ -70,8 +107,8 @@ class Motor:
         columns = self._columns = ActionColumns.of(config)
         self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
         self.ladder = FallbackLadder(config)
-        self.gate = ChunkGate.of(config)
-        self.gate_warnings: Counter[str] = Counter()
+        self.validator = ChunkValidator.of(config)
+        self.validator_warnings: Counter[str] = Counter()
         """Chunks that were executed although a check failed, and sessions whose model has no statistics for the gate."""
         self._trained: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         """Statistics of the session's model about its training data; None: there has been no session."""
@@ -80,16 +117,16 @@ class Motor:
         """Age of the observation behind the last executed action."""
         self.stalenesses, self.horizons = Histogram(), Histogram()
         """Staleness of every executed action, and duration of every server's horizon, s."""
-        self.step_ends_s = -math.inf
+        self.step_end_s = -math.inf
         """Time at which the last action has been executed."""
         self.chunk_began_s = math.inf
         """Time at which the first action of the newest chunk began; inf: none has."""
         self._began_s = -math.inf
         """Time at which the last action began."""
-        self.looks()
+        self.begin_period()
         self._config, self._refused = config, refused
         self._period_s = 1.0 / config.control_rate_hz
-        self.pace = Pace(self._period_s)
+        self.pace = ExecutionPace(self._period_s)
         self._step_s = 1.0 / config.step_rate_hz
         self._parts = config.interpolation
         self._interpolator = Interpolator(config.interpolation, columns)
@@ -112,7 +149,7 @@ class Motor:
         """Measured position of the last period, and the time at which it was read."""
         self._is_steady = True
         """True when the newest position fits the last one: an encoder that jumps for a sample gives no valid start."""
-        self._owed_s = 0.0
+        self._overdue_s = 0.0
         """Time that commands cover beyond the executed rows: less than a step."""
         self._trail = CommandTrail(columns)
         """Recent position commands."""
@@ -122,7 +159,7 @@ class Motor:
 
         Raises: `ConfigurationError` when they do not fit the robot or its current position; then nothing has changed.
         """
-        change_gate = self._prepared_gate(config)
+        change_gate = self._prepared_validator(config)
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
             return change_gate
         ladder, shaper, columns = FallbackLadder(config), CommandShaper.of(config), ActionColumns.of(config)
@@ -142,21 +179,21 @@ class Motor:
 
         return apply
 
-    def forked(self) -> Motor:
+    def forked(self) -> CommandGenerator:
         """Return a copy that may run independently: neither its actions nor its counters have an effect here."""
-        shared = {id(part): part for part in (self._config, self.gate, self._columns)}
+        shared = {id(part): part for part in (self._config, self.validator, self._columns)}
         return copy.deepcopy(self, {**shared, id(self.stalenesses): Histogram(), id(self.horizons): Histogram()})
 
-    def _prepared_gate(self, config: RobotConfig) -> Callable[[], None]:
+    def _prepared_validator(self, config: RobotConfig) -> Callable[[], None]:
         """Return a function that replaces the gate. Evidence about the units is kept as long as the limits stay the same."""
-        gate = self.gate
+        gate = self.validator
         if (config.gate, config.limits) != (self._config.gate, self._config.limits):
-            gate = ChunkGate.of(config)
+            gate = ChunkValidator.of(config)
             if config.limits == self._config.limits:
-                gate.go_on_from(self.gate)
+                gate.go_on_from(self.validator)
 
         def apply() -> None:
-            is_new, self.gate, self._config = gate is not self.gate, gate, config
+            is_new, self.validator, self._config = gate is not self.validator, gate, config
             if is_new and self._trained is not None:
                 self.trained(*self._trained)
 
@@ -167,11 +204,18 @@ class Motor:
     def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         """Set the statistics of the model's training actions, [A] each; empty: the model has none."""
         self._trained = (mean, std)
-        if counter := self.gate.trained(mean, std):
-            self.gate_warnings[counter] += 1
+        if counter := self.validator.trained(mean, std):
+            self.validator_warnings[counter] += 1
 
-    def take(
-        self, chunk: ActionChunk, mark: int, observed_s: float, *, real_delay: int, longest: int = 0, begun_s: float = math.nan
+    def enqueue(
+        self,
+        chunk: ActionChunk,
+        steps_executed: int,
+        observed_s: float,
+        *,
+        real_delay: int,
+        longest: int = 0,
+        begun_s: float = math.nan,
     ) -> str:
         """Merge a chunk into the queue. Return the counter under which it is refused, or an empty string when it was merged.
 
@@ -185,18 +229,18 @@ class Motor:
         if robot.size and not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
         if longest and len(robot) > longest:
-            self.gate_warnings["chunk_too_long"] += 1
+            self.validator_warnings["chunk_too_long"] += 1
             robot, model = robot[:longest], model[:longest]
-        moved = min(max(real_delay, 0), max(self.queue.mark - mark, 0))
+        moved = min(max(real_delay, 0), max(self.queue.steps_executed - steps_executed, 0))
         rows = robot[moved:] if self._config.replace_queue else robot
-        refused, warned = self.gate.admit(rows, self._executed_last if self._config.replace_queue else None)
+        refused, warned = self.validator.validate(rows, self._executed_last if self._config.replace_queue else None)
         if warned:
-            self.gate_warnings.update(warned)
+            self.validator_warnings.update(warned)
         if refused:
             return refused
-        origin = Origin(chunk.id, chunk.server, chunk.model_hash, chunk.ended_with, begun_s)
+        origin = CommandOrigin(chunk.id, chunk.server, chunk.model_hash, chunk.ended_with, begun_s)
         horizon = chunk.execution_horizon
-        self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=horizon, origin=origin)
+        self.queue.merge(model, robot, steps_executed, observed_s, real_delay=real_delay, horizon=horizon, origin=origin)
         if horizon:
             self.horizons.add(max(self.queue.horizon - moved, 1) * self._step_s)
         self._at_seam = True
@@ -258,9 +302,9 @@ class Motor:
 
     # --- control periods ---
 
-    def looks(self) -> None:
+    def begin_period(self) -> None:
         """Reset the explanation of the command, for a new control period."""
-        self.by = NOTHING
+        self.command_source = NOTHING
         """Source of this control period's command."""
         self.obstacle = ""
         """Counter that names why an available action was not begun in this period; empty: it was, or there was none."""
@@ -277,7 +321,7 @@ class Motor:
 
     def is_between_steps(self, now_s: float) -> bool:
         """Return whether the last action is over, so that the next may begin."""
-        return (self._config.tick_is_step or now_s >= self.step_ends_s) and not self._interpolator.pending
+        return (self._config.tick_is_step or now_s >= self.step_end_s) and not self._interpolator.pending
 
     def is_period(self, now_s: float) -> bool:
         """Return whether a command may go out. Where ticks are no steps, `is_between_steps` decides alone."""
@@ -290,22 +334,22 @@ class Motor:
         due, pending = self._parts_due(now_s) if self._config.tick_is_step else 1, self._interpolator.pending
         part = self._interpolator.next(due)
         assert part is not None
-        self._owed_s = max(0, due - pending) * self._period_s
-        self.by = PART
+        self._overdue_s = max(0, due - pending) * self._period_s
+        self.command_source = PART
         return self._shaped(part, now_s, False)
 
     def step(self, positions: Array | None, now_s: float) -> Array | None:
         """Return [A] the next action of the queue, or the first part of the way to it; None: it must not be executed. positions:
         [A] measured, from which a standing robot sets out."""
         if not self._set_out(positions, now_s, self._interrupted):
-            self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
+            self.step_end_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
         observed_s = self.queue.observed_s
         due = self._parts_due(now_s) if self._config.tick_is_step else 1
         rows = 1 + (due - 1) // self._parts
         action, _ = self.queue.pop(rows)
         if not self._config.tick_is_step:
-            self.step_ends_s = now_s + self._step_s
+            self.step_end_s = now_s + self._step_s
         self._began_s = now_s
         if self.queue.executed_of_chunk == 1:
             self.chunk_began_s = now_s
@@ -313,15 +357,15 @@ class Motor:
             self.obstacle = "out_of_limits"
             self._refused["out_of_limits"] += 1
             return None
-        self.by = ROW
+        self.command_source = ROW
         self._interrupted = False
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
         self.stalenesses.add(self.staleness_s)
         action = self._eased(action)
         if self._parts > 1:
-            self._owed_s = (due - 1) % self._parts * self._period_s
+            self._overdue_s = (due - 1) % self._parts * self._period_s
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
-                self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
+                self.step_end_s = now_s + (self._parts - 0.5) * self._period_s
             assert self._shaper is not None
             self._interpolator.aim(self._shaper.before_average, action)
             part = self._interpolator.next()
@@ -335,7 +379,7 @@ class Motor:
         They are more than one where the robot ticks more slowly than declared, so that a motion takes the declared time. A
         displacement is made once, whatever the time.
         """
-        owed, self._owed_s = round(self._owed_s / self._period_s), 0.0
+        owed, self._overdue_s = round(self._overdue_s / self._period_s), 0.0
         if self._at_rest:
             self.pace.restart()
         return self._periods(now_s) + owed
@@ -367,7 +411,7 @@ class Motor:
         if self._was_told_long_ago(now_s):
             self.ladder.stood()
         command = self.ladder.command(None if positions is None else self._known(positions), now_s, to_pose)
-        self.by = RUNG if self.ladder.motion() else STAND if command is not None else NOTHING
+        self.command_source = RUNG if self.ladder.motion() else STAND if command is not None else NOTHING
         if command is not None and not self._set_out(positions, now_s):
             command = None
         if command is not None:
@@ -377,14 +421,14 @@ class Motor:
         self.smoothness.held(command)
         return command
 
-    def stands(self, now_s: float) -> bool:
+    def is_stopped(self, now_s: float) -> bool:
         """Return whether the end of the ladder has been reached, and braking within the limits is over."""
         braked = not self._columns.has_lasting or self._shaper is None or self._shaper.at_rest
-        return braked and self.ladder.stands(now_s)
+        return braked and self.ladder.is_stopped(now_s)
 
     def is_in_safe_state(self, now_s: float) -> bool:
         """Return whether the robot is in its pose; True if it has none."""
-        return not self.ladder.has_pose or self.ladder.stands(now_s, to_pose=True)
+        return not self.ladder.has_pose or self.ladder.is_stopped(now_s, to_pose=True)
 
     def stop_command(self) -> Array | None:
         """Return [A] the command that stops the robot, whatever it did; None: no command is needed. The ladder ends with it."""
@@ -393,10 +437,10 @@ class Motor:
         self.ladder.rest()
         return self.ladder.stop_command()
 
-    def stand(self, now_s: float) -> Array | None:
+    def stop(self, now_s: float) -> Array | None:
         """Return [A] `stop_command` as the command of this period: limits count from it. Without one the period counts as empty."""
         command = self.stop_command()
-        self.by = STAND
+        self.command_source = STAND
         if command is not None:
             self.pace.began(now_s)
         return command
@@ -404,7 +448,7 @@ class Motor:
     def hand_over(self, now_s: float) -> Array | None:
         """Return [A] the command that stops the robot, so that another process may move it."""
         self._interrupted = True
-        command = self.stand(now_s)
+        command = self.stop(now_s)
         self.ladder.handed_over()
         if self._shaper:
             self._shaper.start(None)
@@ -417,7 +461,7 @@ class Motor:
         self._interrupted = True
         if not self.ladder.moved:
             self.ladder.handed_over()
-        self.step_ends_s, self.staleness_s = -math.inf, math.nan
+        self.step_end_s, self.staleness_s = -math.inf, math.nan
         self._began_s, self.chunk_began_s = -math.inf, math.inf
         self.smoothness.begin()
 
@@ -451,7 +495,7 @@ class Motor:
         """Let a robot that stands, or whose last command is old, set out from its measured position, whatever it was commanded
         before. Return False when it must not: its position is unknown, or its limits are out of reach from there."""
         moves = self._columns.has_position
-        silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
+        silent_s, stands_s = self.pace.since_s(now_s), STOPPED_AFTER_PERIODS * self._period_s
         if self._shaper and self._shaper.moves and silent_s <= stands_s:
             anew = False  # still moving: no operator moves it, and its speed must not end at once
             self._at_rest = self._at_rest and not moves

@@ -12,21 +12,21 @@ import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ros2_rfm_serving.robot.config import LinkConfig
-from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
-from ros2_rfm_serving.robot.conversation.latency import Latencies, steps_of
+from ros2_rfm_serving.robot.client.latency import Latencies, steps_of
+from ros2_rfm_serving.robot.client.pending_requests import MatchedReply, PendingRequest, PendingRequests
+from ros2_rfm_serving.robot.config import ComponentClientConfig
 from ros2_rfm_serving.types import ActionChunk, ModelContract, Reply, RequestId, Route, SessionGrant
 from ros2_rfm_serving.types.desynchronisation import MOST_LATER_S, RequestPhase, chunk_slack_s
 from ros2_rfm_serving.types.state import keep
 
 
-class LinkState(enum.Enum):
+class ClientState(enum.Enum):
     CLOSED = "closed"
     OPENING = "opening"
     OPEN = "open"
 
 
-OPEN = LinkState.OPEN
+OPEN = ClientState.OPEN
 
 
 class ModelIdentity(NamedTuple):
@@ -47,7 +47,7 @@ class Overdue(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class ComponentClient:
     """State of one component's connection. All times are on the robot's clock.
 
     `server` is the one in use: the route's server, or its standby (ROSA §3.4.4).
@@ -55,18 +55,18 @@ class Link:
 
     robot: str
     component: str
-    config: LinkConfig
+    config: ComponentClientConfig
     depth: int = 1
     """Requests that may be in flight at once; more than one in a pipelined session."""
     frame_s: float = 0.0
     """Least time between two requests of a pipelined session; 0: the session is not pipelined."""
     route: Route | None = None
     server: str = ""
-    state: LinkState = LinkState.CLOSED
+    state: ClientState = ClientState.CLOSED
     contract: ModelContract | None = None
     epoch: int = 0
     problem: str = "no schedule yet"
-    asked_again: RequestId | None = None
+    refetch_requested: RequestId | None = None
     """Pending request to send again with a newer observation, because its server let it wait for long (Kairos §3.2.2)."""
     timeouts: int = 0
     """Number of consecutive timeouts."""
@@ -91,18 +91,18 @@ class Link:
     ready_s: float = math.inf
     """Earliest time of the next request; infinite: another event has to come first, because there is no session, or as many
     requests are in flight as may be."""
-    gives_way: bool = False
+    desynchronises: bool = False
     """True for System 1 and obligations whose phase moves when a request had to wait for others (`types/desynchronisation.py`)."""
     horizon_s: float = 0.0
     """Duration of the executed part of a chunk, where the phase moves by executing more of one; 0: the pace moves it."""
-    lasts_s: float = math.inf
+    chunk_duration_s: float = math.inf
     """Duration of all actions of a chunk that may be executed, if the robot executes while it waits."""
-    later_s: float = 0.0
+    phase_shift_s: float = 0.0
     """Phase shift: additional time of the next chunk to execute."""
     goal_coupled: bool = False
     """True when System 1's execution triggers its requests; other components are asked whenever they are ready."""
-    _placed_model: str = ""
-    _flight: Flight = field(default_factory=Flight)
+    _scheduled_model: str = ""
+    _pending: PendingRequests = field(default_factory=PendingRequests)
     _late_through: int = 0
     """Sequence number of the last request that was reported as later than its SLO."""
     _gives_up_s: float = math.inf
@@ -112,7 +112,7 @@ class Link:
     _backoff_s: float = 0.0
     _phase: RequestPhase = field(default_factory=RequestPhase)
     _period_s: float = 0.0
-    _frame_ends_s: float = -math.inf
+    _frame_end_s: float = -math.inf
     """End of the frame of a pipelined session's last request: there is one request per frame, whatever the pace becomes."""
     _limit_s: float = 0.0
 
@@ -128,7 +128,7 @@ class Link:
         paced: by the route's rate. System 2 follows System 1's calls, and a rate of its own would only delay the robot.
         """
         if route is None or self.route is None or server != self.server:
-            self.turn_to(server, "not scheduled" if route is None else "opening a session")
+            self.switch_to(server, "not scheduled" if route is None else "opening a session")
         self.route = route
         if route:
             self._repace(1.0 / route.max_rate_hz if paced else 0.0, now_s)
@@ -140,11 +140,11 @@ class Link:
         apart as they were, and do not bunch up in one part of it for good."""
         wait_s = self.next_send_s - now_s
         if 0.0 < wait_s < math.inf and self._period_s > 0.0:
-            self.next_send_s = max(now_s + wait_s / self._period_s * period_s, self._frame_ends_s)
+            self.next_send_s = max(now_s + wait_s / self._period_s * period_s, self._frame_end_s)
         self._period_s = period_s
         self._allow()
 
-    def reconfigure(self, config: LinkConfig) -> None:
+    def reconfigure(self, config: ComponentClientConfig) -> None:
         """Apply another configuration from the next request on."""
         self.config = config
         # A slow model's requests may take twice the declared time.
@@ -156,23 +156,23 @@ class Link:
 
     def place(self, model: str) -> None:
         """Set the model that answers by the schedule. Another one than before is intended, so that the pin is dropped."""
-        if model != self._placed_model:
-            self._placed_model = model
+        if model != self._scheduled_model:
+            self._scheduled_model = model
             self.unpin()
 
     def unpin(self) -> None:
         """Accept any model from now on."""
         self.pinned, self.mismatch = None, ""
 
-    def turn_to(self, server: str, problem: str) -> None:
+    def switch_to(self, server: str, problem: str) -> None:
         self.close(problem)
         self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, RequestPhase()
-        self.later_s = 0.0
+        self.phase_shift_s = 0.0
 
     @property
-    def in_flight(self) -> InFlight | None:
+    def pending(self) -> PendingRequest | None:
         """Return the newest pending request."""
-        return self._flight.newest
+        return self._pending.newest
 
     @property
     def period_s(self) -> float:
@@ -189,15 +189,15 @@ class Link:
     # --- the session ---
 
     def wants_open(self, now_s: float) -> bool:
-        """Return whether a session should be requested now, if the server is ready; then call `opening`."""
-        return self.state is LinkState.CLOSED and self.route is not None and now_s >= self.retry_s
+        """Return whether a session should be requested now, if the server is ready; then call `on_opening`."""
+        return self.state is ClientState.CLOSED and self.route is not None and now_s >= self.retry_s
 
-    def opening(self, now_s: float) -> None:
-        self.state = LinkState.OPENING
+    def on_opening(self, now_s: float) -> None:
+        self.state = ClientState.OPENING
         self.deadline_s = now_s + self.config.open_timeout_s
 
-    def opened(self, grant: SessionGrant) -> None:
-        self.state, self.epoch, self.contract = LinkState.OPEN, grant.session_epoch, grant.contract
+    def on_opened(self, grant: SessionGrant) -> None:
+        self.state, self.epoch, self.contract = ClientState.OPEN, grant.session_epoch, grant.contract
         self.problem, self.mismatch, self.timeouts, self._backoff_s = "", "", 0, 0.0
         self.pinned = ModelIdentity(grant.contract.model, grant.contract.model_hash)
         self._first_reply = True
@@ -210,7 +210,7 @@ class Link:
             return ""
         return f"{self.server} serves another model for {self.component}: {found}, not {self.pinned}"
 
-    def refused(self, problem: str, now_s: float) -> None:
+    def on_refused(self, problem: str, now_s: float) -> None:
         """Note that the session could not be opened or kept; the next attempt follows after an increasing backoff."""
         self.close(problem)
         self._backoff_s = min(max(2 * self._backoff_s, self.config.initial_backoff_s), self.config.max_backoff_s)
@@ -221,12 +221,12 @@ class Link:
         """Return why its server does not serve it; empty: it does, or has not been asked yet."""
         return self.problem if self.route is not None and self.state is not OPEN and self._backoff_s else ""
 
-    def server_returns(self, now_s: float) -> None:
+    def on_server_returned(self, now_s: float) -> None:
         """Spread the next session request, because all robots of the server see it return at once."""
-        if self.state is LinkState.CLOSED and self._backoff_s:
+        if self.state is ClientState.CLOSED and self._backoff_s:
             self.retry_s = max(self.retry_s, now_s + self._rng.uniform(0.0, 1.0) * self.config.initial_backoff_s)
 
-    def look_elsewhere(self, now_s: float) -> None:
+    def try_other_server(self, now_s: float) -> None:
         """Switch to the route's other server, because this one is full. The request follows at once, except to the first server,
         which has refused before."""
         assert self.route is not None
@@ -235,59 +235,59 @@ class Link:
         self.server = self.other
 
     def close(self, problem: str) -> None:
-        self.state, self.problem = LinkState.CLOSED, problem
+        self.state, self.problem = ClientState.CLOSED, problem
         self.forget()
         self._answered()
 
     def forget(self) -> None:
         """Stop waiting for all requests. Later requests do not get more time for that."""
-        self._flight.clear()
+        self._pending.clear()
         self._expect()
 
     def forget_late(self) -> None:
         """Stop waiting for answers later than their SLO, and allow the next request at once; in a pipelined session it follows with
         the next frame."""
-        self._flight.drop(self._late_through)
+        self._pending.drop(self._late_through)
         self._expect()
         if self.depth == 1:
             self.restart_pace()
 
-    def ask_again(self, request: RequestId) -> bool:
+    def request_refetch(self, request: RequestId) -> bool:
         """Mark a pending request to send again. Return False when it is not pending."""
-        if self._flight.find(request) is None:
+        if self._pending.find(request) is None:
             return False
-        self.asked_again = request
+        self.refetch_requested = request
         return True
 
     def abandon(self) -> None:
         """Drop the pending requests because the robot does not need the answers; this does not count against the server."""
-        if self._flight.waited:
+        if self._pending.waited:
             self.forget()
             self._answered()
 
     def _answered(self) -> None:
         """Restart the measurement of silence from the oldest pending request."""
-        waited = self._flight.waited
+        waited = self._pending.waited
         self.unanswered_s = next(iter(waited.values())).sent_s if waited else math.inf
         self._gives_up_s = self.unanswered_s + self._limit_s
 
     def _expect(self) -> None:
         """Update the time of the next deadline."""
         self._allow()
-        if not self._flight.waited:
-            self.deadline_s, self.asked_again = math.inf, None
+        if not self._pending.waited:
+            self.deadline_s, self.refetch_requested = math.inf, None
             return
-        if self.asked_again and self._flight.find(self.asked_again) is None:
-            self.asked_again = None
+        if self.refetch_requested and self._pending.find(self.refetch_requested) is None:
+            self.refetch_requested = None
         late_s = self._late_s()
         self.deadline_s = late_s if late_s < self._gives_up_s else self._gives_up_s
 
     def _allow(self) -> None:
         """Update the earliest time of the next request."""
-        self.ready_s = self.next_send_s if self.state is OPEN and len(self._flight.waited) < self.depth else math.inf
+        self.ready_s = self.next_send_s if self.state is OPEN and len(self._pending.waited) < self.depth else math.inf
 
     def _late_s(self) -> float:
-        in_time = self._flight.sent_after(self._late_through)
+        in_time = self._pending.sent_after(self._late_through)
         return in_time.sent_s + self.slo_s if in_time else math.inf
 
     # --- requests ---
@@ -297,7 +297,9 @@ class Link:
         self.next_send_s = -math.inf
         self._allow()
 
-    def sent(self, episode: int, now_s: float, mark: int, observed_s: float, bridged: int = sys.maxsize) -> RequestId:
+    def on_sent(
+        self, episode: int, now_s: float, steps_executed: int, observed_s: float, prefix_steps: int = sys.maxsize
+    ) -> RequestId:
         """Return the identity of the request that is sent now. bridged: steps that may be executed before its answer.
 
         The pace keeps its phase: a late request does not delay those after it, by up to one period and the `allowance_s`, so that a
@@ -305,11 +307,11 @@ class Link:
         """
         self._sequence += 1
         request = RequestId(self.robot, self.component, self.epoch, episode, self._sequence)
-        again = self.asked_again
+        again = self.refetch_requested
         if again:
-            self._flight.remove(again)
-            self.asked_again = None
-        self._flight.add(InFlight(request, now_s, mark, observed_s, bridged))
+            self._pending.remove(again)
+            self.refetch_requested = None
+        self._pending.add(PendingRequest(request, now_s, steps_executed, observed_s, prefix_steps))
         self.unanswered_s = now_s if now_s < self.unanswered_s else self.unanswered_s
         if not now_s < self._gives_up_s < math.inf:  # otherwise it is asked again before the last request was given up
             self._gives_up_s = now_s + self._limit_s
@@ -318,8 +320,8 @@ class Link:
             since_s = now_s if first else self.next_send_s if self.next_send_s > earliest_s else earliest_s
             self.next_send_s = since_s + self._period_s
         if self.depth > 1:
-            self._frame_ends_s = now_s + self.frame_s
-            self.next_send_s = max(self.next_send_s, self._frame_ends_s)
+            self._frame_end_s = now_s + self.frame_s
+            self.next_send_s = max(self.next_send_s, self._frame_end_s)
         self._expect()
         return request
 
@@ -327,10 +329,10 @@ class Link:
         """Give up requests that took too long; after several in a row the session is opened again."""
         if now_s < self.deadline_s:
             return Overdue.NOTHING
-        if self.state is LinkState.OPENING:
-            self.refused(f"{self.server} does not answer", now_s)
+        if self.state is ClientState.OPENING:
+            self.on_refused(f"{self.server} does not answer", now_s)
             return Overdue.NOTHING
-        oldest, late = self._flight.oldest, self._flight.sent_after(self._late_through)
+        oldest, late = self._pending.oldest, self._pending.sent_after(self._late_through)
         assert oldest is not None
         if late and now_s >= late.sent_s + self.slo_s:
             self._late_through = late.id.sequence
@@ -342,12 +344,12 @@ class Link:
         self._gives_up_s = math.inf
         self.timeouts += 1
         if self._is_silent(now_s):
-            self.refused(f"{self.server} answered none of {self.timeouts} requests", now_s)
+            self.on_refused(f"{self.server} answered none of {self.timeouts} requests", now_s)
             self.timeouts = 0
             return Overdue.GIVEN_UP
         if now_s >= oldest.sent_s + self._limit_s:
-            self._flight.drop(oldest.id.sequence)
-        if remaining := self._flight.oldest:  # a younger request, or one sent again, has its own time
+            self._pending.drop(oldest.id.sequence)
+        if remaining := self._pending.oldest:  # a younger request, or one sent again, has its own time
             self._gives_up_s = remaining.sent_s + self._limit_s
         self._expect()
         return Overdue.GIVEN_UP
@@ -359,9 +361,9 @@ class Link:
         silent_s = now_s - self.unanswered_s
         return self.timeouts >= most and (self.depth == 1 or silent_s >= most * self._limit_s - 1e-6)
 
-    def accept(self, reply: Reply, now_s: float) -> Answered | str:
+    def accept(self, reply: Reply, now_s: float) -> MatchedReply | str:
         """Return the request that a reply answers, or the counter under which it is dropped."""
-        identity, flight = reply.id, self._flight
+        identity, flight = reply.id, self._pending
         if self.state is not OPEN or identity.session_epoch != self.epoch:
             return "stale_epoch"
         asked = flight.find(identity)
@@ -370,34 +372,34 @@ class Link:
             return "stale_episode" if newest and identity.episode != newest.id.episode else "late_or_duplicate"
         if self.contract is None or reply.model_hash != self.contract.model_hash:
             return "wrong_model"
-        seen = flight.seen(asked, reply.ended_with if isinstance(reply, ActionChunk) else None)
+        seen = flight.observed_by(asked, reply.ended_with if isinstance(reply, ActionChunk) else None)
         if seen is None:
             return "wrong_context"
-        answered = Answered(asked, seen)
-        flight.answered(answered)
+        answered = MatchedReply(asked, seen)
+        flight.on_reply(answered)
         self._answered()
         self.timeouts, self.last_reply_s = 0, now_s
         if not self._first_reply or self.config.counts_first_latency:  # a first reply may include warm-up
             self.latencies.append(now_s - seen.sent_s)
-        if self.gives_way:
-            self._give_way(reply.served.excess_delay_s, now_s - seen.sent_s)
+        if self.desynchronises:
+            self._desynchronise(reply.served.excess_delay_s, now_s - seen.sent_s)
         self._first_reply = False
         self._expect()
         return answered
 
-    def _give_way(self, unusual_s: float, took_s: float) -> None:
+    def _desynchronise(self, excess_delay_s: float, latency_s: float) -> None:
         """Move the next request, as far as the remaining actions last and stay young enough for an answer that takes as long as
         this one or as expected."""
         cycle_s = max(self._period_s, self.horizon_s) if self.horizon_s else self._period_s
         slack_s = math.inf
         if self.component in MOST_LATER_S:
             slack_s = MOST_LATER_S[self.component]
-        if self.lasts_s < math.inf:
-            slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
+        if self.chunk_duration_s < math.inf:
+            slack_s = chunk_slack_s(self.chunk_duration_s, cycle_s, max(latency_s, self.latencies.expected_s()))
         if self.horizon_s:
-            self.later_s = min(self.later_s + self._phase.delay_only_shift_s(unusual_s, cycle_s), slack_s)
+            self.phase_shift_s = min(self.phase_shift_s + self._phase.delay_only_shift_s(excess_delay_s, cycle_s), slack_s)
         else:
-            self.next_send_s += self._phase.phase_shift_s(unusual_s, cycle_s, slack_s)
+            self.next_send_s += self._phase.phase_shift_s(excess_delay_s, cycle_s, slack_s)
 
     def delay_steps(self, step_rate_hz: float) -> int:
         """Return the inference delay to expect, in steps: the window's median, rounded up, unless the configuration chooses
@@ -410,16 +412,16 @@ class Link:
 
 
 keep(
-    Link,
+    ComponentClient,
     *("route", "server", "contract", "epoch", "problem", "timeouts", "last_reply_s", "latencies", "retry_s", "deadline_s"),
-    *("unanswered_s", "slo_s", "pinned", "mismatch", "next_send_s", "allowance_s", "ready_s", "gives_way", "horizon_s"),
-    *("lasts_s", "goal_coupled"),
+    *("unanswered_s", "slo_s", "pinned", "mismatch", "next_send_s", "allowance_s", "ready_s", "desynchronises", "horizon_s"),
+    *("chunk_duration_s", "goal_coupled"),
     session="state",
-    to_ask_again="asked_again",
+    refetch_requested="refetch_requested",
     backoff_random="_rng",
-    phase_shift_s="later_s",
-    placed_model="_placed_model",
-    requests="_flight",
+    phase_shift_s="phase_shift_s",
+    scheduled_model="_scheduled_model",
+    requests="_pending",
     last_late_sequence="_late_through",
     gives_up_s="_gives_up_s",
     last_sequence="_sequence",
@@ -427,6 +429,6 @@ keep(
     backoff_s="_backoff_s",
     phase="_phase",
     period_s="_period_s",
-    frame_ends_s="_frame_ends_s",
+    frame_end_s="_frame_end_s",
     timeout_s="_limit_s",
 )

@@ -13,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig, ChunkValidatorMode
 from ros2_rfm_serving.robot.columns import ActionColumns, as_columns
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
-from ros2_rfm_serving.robot.gate import GateConfig, GateMode
-from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.limits import MotionLimits
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.types.state import kept
 
@@ -33,8 +33,8 @@ Values = npt.NDArray[np.float64]
 NO_VALUES: Values = np.empty((0, 0))
 
 
-class ChunkGate:
-    """Gate of one robot. Call `admit` once per chunk, with the rows that would be executed."""
+class ChunkValidator:
+    """Gate of one robot. Call `validate` once per chunk, with the rows that would be executed."""
 
     KEPT: ClassVar = kept(
         num_chunks="_chunks", num_values="_values", num_clamped="_clamped", training_mean="_mean", training_std="_std"
@@ -42,8 +42,8 @@ class ChunkGate:
 
     def __init__(
         self,
-        config: GateConfig,
-        limits: Limits,
+        config: ChunkValidatorConfig,
+        limits: MotionLimits,
         num_actions: int,
         step_s: float,
         *,
@@ -71,12 +71,12 @@ class ChunkGate:
         self._judge_units()
 
     @classmethod
-    def of(cls, config: RobotConfig) -> ChunkGate:
+    def of(cls, config: RobotConfig) -> ChunkValidator:
         """Return the gate of a robot. Raises: `ConfigurationError` when the thresholds do not fit its actions."""
         columns, step_s = ActionColumns.of(config), 1.0 / config.step_rate_hz
         return cls(config.gate, config.limits, len(config.action_names), step_s, columns=columns)
 
-    def go_on_from(self, before: ChunkGate) -> None:
+    def go_on_from(self, before: ChunkValidator) -> None:
         """Replace another gate with the same limits, and keep its evidence about the units."""
         self._chunks, self._values, self._clamped = before._chunks, before._values, before._clamped
         self._judge_units()
@@ -88,10 +88,10 @@ class ChunkGate:
             given = np.array([mean, std], np.float64) if len(mean) == len(std) == len(self._lower) else np.empty((2, 0))
             fits = bool(np.isfinite(given).all() and (given[1] >= 0.0).all())
             self._mean, self._std = given if fits else np.empty((2, 0))
-        wanted = self._config.statistics is not GateMode.OFF
+        wanted = self._config.statistics is not ChunkValidatorMode.OFF
         return "gate_statistics_unknown" if wanted and not len(self._mean) else ""
 
-    def admit(self, rows: Array, before: Array | None) -> tuple[str, tuple[str, ...]]:
+    def validate(self, rows: Array, before: Array | None) -> tuple[str, tuple[str, ...]]:
         """Return (the counter under which the chunk is refused, or an empty string; the counters of warnings).
 
         rows: [n, A] that are left, finite. before: [A] the last command, or the robot's position; None: unknown.
@@ -99,9 +99,9 @@ class ChunkGate:
         refused, warned = "", []
         for check in self._found(rows, before):
             verdict = getattr(self._config, check)
-            if verdict is GateMode.REFUSE and not refused:
+            if verdict is ChunkValidatorMode.REFUSE and not refused:
                 refused = f"gate_{check}"
-            elif verdict is GateMode.WARN:
+            elif verdict is ChunkValidatorMode.WARN:
                 warned.append(f"gate_{check}")
         return refused, tuple(warned)
 

@@ -15,18 +15,18 @@ from ros2_rfm_serving.types import SAFETY, SYSTEM1, SYSTEM2, Fallback, TaskOutco
 from ros2_rfm_serving.types.state import kept
 
 
-class Supervision:
+class TaskRules:
     """Rules applied to one task at a time. `stopped` is the reason why the robot must not move; empty: it may."""
 
     KEPT: ClassVar = kept(
-        *("supervises_safety", "violations", "wants_plan", "objection", "to_safe_pose", "needs_person", "ending"),
+        *("supervises_safety", "violations", "wants_plan", "objection", "to_safe_pose", "needs_operator", "ending"),
         stop_reason="stopped",
         has_new_stop="stops_anew",
         served_components="_components",
         waits_for="_waits_for",
         late_in_a_row="_late",
         warnings_in_a_row="_unsafe",
-        safety_pass_ends_s="pass_ends_s",
+        safety_pass_expires_s="pass_expires_s",
     )
 
     def __init__(self, policy: TaskPolicy) -> None:
@@ -57,28 +57,28 @@ class Supervision:
         """True after a new stop, until the core clears it: what was planned before the stop is void."""
         self.objection = ""
         """Objection of safety, until the core clears it."""
-        self.to_safe_pose = self.needs_person = False
+        self.to_safe_pose = self.needs_operator = False
         self.ending: tuple[TaskOutcome, str] | None = None
         """How the task ends once the robot stands."""
         self._waits_for.clear()
         self._late: Counter[str] = Counter()
         self._unsafe = 0
         self.wants_plan = False
-        self.pass_ends_s = math.inf
+        self.pass_expires_s = math.inf
         """Time at which the last pass of safety becomes too old."""
         if self.supervises_safety:
             self._stop("safety has not been asked yet", {SAFETY})
 
-    def asks(self, component: str) -> bool:
+    def is_requested(self, component: str) -> bool:
         """Return whether a component is asked during a stop. System 1 needs the new plan, and so comes after System 2."""
         return component in self._waits_for and not (component == SYSTEM1 and SYSTEM2 in self._waits_for)
 
     # --- what happens ---
 
-    def late(self, component: str) -> None:
+    def on_late(self, component: str) -> None:
         """Note that a component's answer is later than its SLO; for safety that is a warning."""
         fallback = self._policy.fallbacks.get(component)
-        if fallback is None or self.ending or self.needs_person:
+        if fallback is None or self.ending or self.needs_operator:
             return
         self.violations[f"{component}_late"] += 1
         self._late[component] += 1
@@ -90,28 +90,28 @@ class Supervision:
         else:
             self._fall_back(component, fallback, what)
 
-    def answered(self, component: str) -> None:
-        """Note a usable answer in time. A verdict of safety does not end a stop here, but in `judged`."""
+    def on_reply(self, component: str) -> None:
+        """Note a usable answer in time. A verdict of safety does not end a stop here, but in `on_safety_verdict`."""
         self._late[component] = 0
         if component != SAFETY:
             self._settle(component)
 
-    def judged(self, verdict: str, pass_ends_s: float) -> None:
+    def on_safety_verdict(self, verdict: str, pass_expires_s: float) -> None:
         """Judge a timely verdict of safety. pass_ends_s: when the next one must have come."""
         if not self.supervises_safety:
             return
         self._late[SAFETY] = 0
         if verdict.strip().lower() in self._policy.safe_words:
-            self._unsafe, self.pass_ends_s = 0, pass_ends_s
+            self._unsafe, self.pass_expires_s = 0, pass_expires_s
             self._settle(SAFETY)
             return
         self._warn(f"safety says {verdict[:40]!r}" if verdict else "safety says nothing")
 
     def pass_ended(self, now_s: float) -> bool:
         """Return whether the last pass of safety has just become too old, whatever the reason; that is a warning."""
-        if now_s < self.pass_ends_s:
+        if now_s < self.pass_expires_s:
             return False
-        self.pass_ends_s = math.inf
+        self.pass_expires_s = math.inf
         if SAFETY not in self._waits_for:
             self._warn("no verdict of safety in time")
         return True
@@ -130,17 +130,17 @@ class Supervision:
     def end_safely(self, outcome: TaskOutcome, why: str) -> None:
         """End the task once the robot stands."""
         if self.ending is None:
-            self.ending, self.needs_person = (outcome, why), False
+            self.ending, self.needs_operator = (outcome, why), False
             self._stop(why, set(), to_safe_pose=True)
 
-    def call_person(self, why: str) -> None:
-        self.needs_person = True
+    def call_operator(self, why: str) -> None:
+        self.needs_operator = True
         self._stop(why, set())
 
     def pause(self) -> None:
         """Pause. No component is asked meanwhile, and a pass of safety from before the pause is void after it."""
-        self.pass_ends_s = math.inf
-        if self.supervises_safety and self.ending is None and not self.needs_person:
+        self.pass_expires_s = math.inf
+        if self.supervises_safety and self.ending is None and not self.needs_operator:
             self._stop("safety has not been asked since the pause", {SAFETY})
 
     def resume(self) -> None:
@@ -152,7 +152,7 @@ class Supervision:
     def _warn(self, what: str) -> None:
         self.violations["unsafe"] += 1
         self._unsafe += 1
-        if self.ending or self.needs_person:
+        if self.ending or self.needs_operator:
             return
         self.objection = what
         if self._unsafe >= self._policy.max_consecutive_safety_replan:
@@ -162,7 +162,7 @@ class Supervision:
 
     def _fall_back(self, component: str, fallback: Fallback, what: str) -> None:
         if fallback is Fallback.STOP_AND_CALL_HUMAN:
-            self.call_person(what)
+            self.call_operator(what)
         elif fallback is Fallback.RETURN_TO_SAFE_STATE:
             self._stop(what, {component}, to_safe_pose=True)
         elif fallback is Fallback.STOP_AND_REPLAN:
@@ -178,7 +178,7 @@ class Supervision:
 
     def _escalate(self, policy: Fallback, outcome: TaskOutcome, why: str) -> None:
         if policy is Fallback.STOP_AND_CALL_HUMAN:
-            self.call_person(why)
+            self.call_operator(why)
         else:
             self.end_safely(outcome, why)
 
@@ -190,5 +190,5 @@ class Supervision:
     def _settle(self, component: str) -> None:
         """Remove a component from the awaited answers; after the last one the robot may move again."""
         self._waits_for.discard(component)
-        if not self._waits_for and not self.needs_person and self.ending is None:
+        if not self._waits_for and not self.needs_operator and self.ending is None:
             self.stopped, self.to_safe_pose = "", False

@@ -11,69 +11,69 @@ from ros2_rfm_serving.types.state import kept
 
 
 @record(frozen=True, slots=True)
-class InFlight:
+class PendingRequest:
     id: RequestId
     sent_s: float
-    mark: int
+    steps_executed: int
     observed_s: float
-    bridged: int = sys.maxsize
+    prefix_steps: int = sys.maxsize
     """Steps that may be executed before its answer: none if the robot waits for it, because there is no prefix."""
 
 
 @record(frozen=True, slots=True)
-class Answered:
-    asked: InFlight
+class MatchedReply:
+    request: PendingRequest
     """Request that the reply answers."""
-    seen: InFlight
+    observed_by: PendingRequest
     """Request whose observation the last solver steps saw: row 0 of the chunk counts from it. Without pipelining it is the same."""
 
 
-class Flight:
+class PendingRequests:
     """Pending requests in the order of sending. One whose answer is overtaken is dropped: no older chunk replaces a newer one."""
 
-    KEPT: ClassVar = kept(in_flight="waited", sent="_sent", newest_seen="_seen")
+    KEPT: ClassVar = kept(in_flight="waited", sent="_sent", last_observed_sequence="_last_observed_sequence")
 
     def __init__(self) -> None:
-        self.waited: dict[int, InFlight] = {}
+        self.waited: dict[int, PendingRequest] = {}
         """Pending requests by sequence number."""
-        self._sent: dict[int, InFlight] = {}
+        self._sent: dict[int, PendingRequest] = {}
         """Requests from the oldest pending one on; an answer may have ended with the observation of any of them."""
-        self._seen = 0
+        self._last_observed_sequence = 0
         """Newest observation that an answer has ended with."""
 
     @property
-    def oldest(self) -> InFlight | None:
+    def oldest(self) -> PendingRequest | None:
         return next(iter(self.waited.values()), None)
 
     @property
-    def newest(self) -> InFlight | None:
+    def newest(self) -> PendingRequest | None:
         return next(reversed(self.waited.values()), None)
 
-    def sent_after(self, sequence: int) -> InFlight | None:
+    def sent_after(self, sequence: int) -> PendingRequest | None:
         """Return the oldest pending request that was sent after this one."""
         for number, each in self.waited.items():
             if number > sequence:
                 return each
         return None
 
-    def find(self, identity: RequestId) -> InFlight | None:
+    def find(self, identity: RequestId) -> PendingRequest | None:
         found = self.waited.get(identity.sequence)
         return found if found is not None and (identity is found.id or identity == found.id) else None
 
-    def seen(self, asked: InFlight, ended_with: int | None) -> InFlight | None:
+    def observed_by(self, request: PendingRequest, ended_with: int | None) -> PendingRequest | None:
         """Return the request whose observation the last steps of an answer saw. None: the answer's value is impossible, because
         that observation was never sent in this session and episode, or is older than the request or than that of an earlier
         answer."""
-        own = asked.id.sequence
+        own = request.id.sequence
         sequence = own if ended_with is None else ended_with
-        return self._sent.get(sequence) if sequence >= own and sequence >= self._seen else None
+        return self._sent.get(sequence) if sequence >= own and sequence >= self._last_observed_sequence else None
 
-    def add(self, request: InFlight) -> None:
+    def add(self, request: PendingRequest) -> None:
         self.waited[request.id.sequence] = self._sent[request.id.sequence] = request
 
-    def answered(self, found: Answered) -> None:
-        self._seen = found.seen.id.sequence
-        self.drop(found.asked.id.sequence)
+    def on_reply(self, found: MatchedReply) -> None:
+        self._last_observed_sequence = found.observed_by.id.sequence
+        self.drop(found.request.id.sequence)
 
     def remove(self, identity: RequestId) -> None:
         self.waited.pop(identity.sequence, None)

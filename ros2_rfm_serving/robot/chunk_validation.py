@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from ros2_rfm_serving.errors import ConfigurationError
 
 
-class GateMode(enum.Enum):
+class ChunkValidatorMode(enum.Enum):
     """Reaction to a failed check."""
 
     OFF = "off"
@@ -20,32 +20,32 @@ class GateMode(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateConfig:
+class ChunkValidatorConfig:
     """Reaction and threshold of each check; thresholds are per action column, and an empty tuple checks nothing."""
 
-    jump: GateMode = GateMode.OFF
+    jump: ChunkValidatorMode = ChunkValidatorMode.OFF
     """Change from the last command to the first action."""
     max_jump: tuple[float, ...] = ()
     """Largest change, in the action's units."""
-    velocity: GateMode = GateMode.OFF
+    velocity: ChunkValidatorMode = ChunkValidatorMode.OFF
     """Velocity between the actions, for positions; the actions themselves, for velocities."""
     max_velocity: tuple[float, ...] = ()
     """Largest velocity, per second."""
-    acceleration: GateMode = GateMode.OFF
+    acceleration: ChunkValidatorMode = ChunkValidatorMode.OFF
     max_acceleration: tuple[float, ...] = ()
     """Largest acceleration, per second squared."""
-    jerk: GateMode = GateMode.OFF
+    jerk: ChunkValidatorMode = ChunkValidatorMode.OFF
     max_jerk: tuple[float, ...] = ()
     """Largest jerk, per second cubed."""
-    workspace: GateMode = GateMode.OFF
+    workspace: ChunkValidatorMode = ChunkValidatorMode.OFF
     """Actions outside of these limits."""
     workspace_lower: tuple[float, ...] = ()
     workspace_upper: tuple[float, ...] = ()
-    clamped: GateMode = GateMode.REFUSE
+    clamped: ChunkValidatorMode = ChunkValidatorMode.REFUSE
     """Too many values of the first hundred chunks are clearly beyond the limits, to be clamped or refused: the units are wrong."""
     max_clamped: float = 0.5
     """Largest share of such values, [0, 1]."""
-    statistics: GateMode = GateMode.OFF
+    statistics: ChunkValidatorMode = ChunkValidatorMode.OFF
     """Values too far from the actions that the model was trained on."""
     action_mean: tuple[float, ...] = ()
     action_std: tuple[float, ...] = ()
@@ -66,7 +66,7 @@ class GateConfig:
             "workspace": ("workspace_lower", "workspace_upper"),
         }
         for check, names in needs.items():
-            if getattr(self, check) is not GateMode.OFF and not all(getattr(self, name) for name in names):
+            if getattr(self, check) is not ChunkValidatorMode.OFF and not all(getattr(self, name) for name in names):
                 problem = f"`gate.{check}` is on, and has nothing to compare with"
                 raise ConfigurationError(
                     problem, key=f"gate.{names[0]}", fix=f"give {' and '.join(names)} per action, or set it off"

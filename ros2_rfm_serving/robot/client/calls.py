@@ -15,17 +15,17 @@ ROUNDING = 1e-9
 class CoupledCalls:
     """Calls that are due per System 1 call. An episode begins with one, so that no action is executed without a plan.
 
-    `head_start`, [0, 1): share of the next call that is due from the beginning. Different shares keep robots that begin together
+    `initial_share`, [0, 1): share of the next call that is due from the beginning. Different shares keep robots that begin together
     from planning together ever after.
     """
 
-    KEPT: ClassVar = kept(served="_served", owed="_owed")
+    KEPT: ClassVar = kept(served_components="_served", num_due="_num_due")
 
-    def __init__(self, per_action: Mapping[str, float], head_start: float = 0.0) -> None:
+    def __init__(self, per_action: Mapping[str, float], initial_share: float = 0.0) -> None:
         self._per_action = {component: ratio for component, ratio in per_action.items() if ratio > 0 and component != SYSTEM1}
-        self._head_start = head_start
+        self._initial_share = initial_share
         self._served: frozenset[str] = frozenset()
-        self._owed: dict[str, float] = {}
+        self._num_due: dict[str, float] = {}
         self.due: frozenset[str] = frozenset()
         """Components with a call that is due."""
         self.begin()
@@ -44,21 +44,21 @@ class CoupledCalls:
 
     def begin(self) -> None:
         """Begin a new episode."""
-        self._owed = dict.fromkeys(self._per_action, 1.0 + self._head_start)
+        self._num_due = dict.fromkeys(self._per_action, 1.0 + self._initial_share)
         self._settle()
 
-    def acted(self) -> None:
+    def on_system1_call(self) -> None:
         """Note a call of System 1. A component that cannot keep up makes up for one call at most."""
         if self._per_action:
             for component, ratio in self._per_action.items():
-                self._owed[component] = min(self._owed[component] + ratio, 1.0 + max(1.0, ratio))
+                self._num_due[component] = min(self._num_due[component] + ratio, 1.0 + max(1.0, ratio))
             self._settle()
 
-    def answered(self, component: str) -> None:
+    def on_reply(self, component: str) -> None:
         """Note an answer, which alone settles a call: a lost one is requested again. A late answer may find no call to settle."""
         if component in self.due:
-            self._owed[component] -= 1.0
+            self._num_due[component] -= 1.0
             self._settle()
 
     def _settle(self) -> None:
-        self.due = frozenset([component for component in self._served if self._owed[component] >= 1.0 - ROUNDING])
+        self.due = frozenset([component for component in self._served if self._num_due[component] >= 1.0 - ROUNDING])
