@@ -106,9 +106,9 @@ def _show_beside(
 
 
 def _times_ms(served: Engine, size: int, calls: int) -> list[float]:
-    from ros2_rfm_serving.engines.blank import blank_request
+    from ros2_rfm_serving.engines.warmup import warmup_request
 
-    requests = [blank_request(served.contract, encoded=served.takes_encoded)] * size
+    requests = [warmup_request(served.contract, encoded=served.takes_encoded)] * size
     times = []
     for _ in range(calls + 1):
         started_s = time.perf_counter()

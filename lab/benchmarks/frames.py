@@ -86,9 +86,9 @@ def _observations(engine: Engine) -> Callable[[int, int], InferenceRequest]:
     """Return a function of robot and number to observation."""
     import numpy as np
 
-    from ros2_rfm_serving.engines.blank import blank_request
+    from ros2_rfm_serving.engines.warmup import warmup_request
 
-    blank, rng = blank_request(engine.contract), np.random.default_rng(0)
+    blank, rng = warmup_request(engine.contract), np.random.default_rng(0)
     return lambda robot, n: replace(
         blank,
         id=replace(blank.id, robot=f"robot_{robot}", sequence=n),
@@ -114,7 +114,7 @@ def _framed(engine: Engine, robots: int, pipelining: PipelineConfig) -> Generato
             for error in served.enter(new).values():
                 raise error
             while ready := served.ready():
-                yield from (None for _ in served.turn(ready))
+                yield from (None for _ in served.iterate(ready))
     finally:
         served.leave(range(robots * (number + 1)))
 

@@ -160,7 +160,7 @@ def _decoded(engine: FlowEngine, size: int) -> tuple[list[InferenceRequest], flo
 
     A model that accepts squares alone, such as a GR00T whose processor keeps a picture's shape, gets photographs of 480 x 480.
     """
-    from ros2_rfm_serving.engines.blank import blank_request
+    from ros2_rfm_serving.engines.warmup import warmup_request
     from ros2_rfm_serving.server.intake import readying
 
     contract = engine.contract
@@ -176,7 +176,7 @@ def _decoded(engine: FlowEngine, size: int) -> tuple[list[InferenceRequest], flo
     began_s = time.perf_counter()
     rows = [{camera: ready(image) for camera, image in encoded.items()} for _ in range(size)]
     took_s = time.perf_counter() - began_s
-    return [replace(blank_request(contract), images=images) for images in rows], took_s
+    return [replace(warmup_request(contract), images=images) for images in rows], took_s
 
 
 def _photographs(cameras: Sequence[str], size_px: tuple[int, int]) -> dict[str, EncodedImage]:

@@ -87,26 +87,26 @@ class Start(NamedTuple):
 
 
 def _started(folder: Path, name: str) -> Start:
-    from ros2_rfm_serving.engines.blank import blank_request
     from ros2_rfm_serving.engines.bundles import load_bundle
     from ros2_rfm_serving.engines.embedded.options import BundleOptions
     from ros2_rfm_serving.engines.flow.engine import FlowEngine
+    from ros2_rfm_serving.engines.warmup import warmup_request
 
     began_s = time.process_time()
     engine = load_bundle("policy", folder, BundleOptions.model_validate({"device": "cpu", "dtype": name}))
     load_s = time.process_time() - began_s
     assert isinstance(engine, FlowEngine)
-    return Start(engine, load_s, _timed_s(engine, blank_request(engine.contract)))
+    return Start(engine, load_s, _timed_s(engine, warmup_request(engine.contract)))
 
 
 def _chunks_s(engines: Mapping[str, Engine]) -> dict[str, float]:
     """Return medians of interleaved rounds, after a few that are not counted."""
-    from ros2_rfm_serving.engines.blank import blank_request
+    from ros2_rfm_serving.engines.warmup import warmup_request
 
     times: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(WARM + CHUNKS):
         for name, engine in engines.items():
-            times[name].append(_timed_s(engine, blank_request(engine.contract)))
+            times[name].append(_timed_s(engine, warmup_request(engine.contract)))
     return {name: median(own[WARM:]) for name, own in times.items()}
 
 
@@ -225,10 +225,10 @@ def _engine(folder: Path, *, wrong: bool, num_steps: int | None) -> Engine:
 
 
 def _first_observations(engine: Engine) -> list[InferenceRequest]:
-    from ros2_rfm_serving.engines.blank import blank_request
+    from ros2_rfm_serving.engines.warmup import warmup_request
     from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 
-    blank, requests = blank_request(engine.contract), []
+    blank, requests = warmup_request(engine.contract), []
     for number, (task, spec) in enumerate(TASKS.items()):
         with metaworld_arm(task) as arm:
             arm.reset(10_000_000 * (number + 1))

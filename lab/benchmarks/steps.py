@@ -69,20 +69,20 @@ def steps(
 def _entered(engine: Engine, size: int) -> tuple[Stepping, list[int], int]:
     """Return the engine with rows in flight, their numbers, and the steps that they take."""
     from ros2_rfm_serving.engines.base import stepping
-    from ros2_rfm_serving.engines.blank import blank_request
+    from ros2_rfm_serving.engines.warmup import warmup_request
 
-    stepped, blank = stepping(engine), blank_request(engine.contract)
+    stepped, blank = stepping(engine), warmup_request(engine.contract)
     numbers = [next(_ROWS) for _ in range(size)]
     for error in stepped.enter(dict.fromkeys(numbers, blank)).values():
         raise error
-    return stepped, numbers, stepped.num_turns(blank)
+    return stepped, numbers, stepped.num_iterations(blank)
 
 
 def _step_ms(engine: Engine, size: int) -> float:
     stepped, numbers, num_turns = _entered(engine, size)
     began_s = time.thread_time()
     for _ in range(num_turns):
-        stepped.turn(numbers)
+        stepped.iterate(numbers)
     return 1e3 * (time.thread_time() - began_s) / num_turns
 
 
@@ -93,7 +93,7 @@ def _shares(engine: Engine, size: int) -> dict[str, float]:
     stepped, numbers, num_turns = _entered(engine, size)
     with profile(activities=[ProfilerActivity.CPU]) as found:
         for _ in range(num_turns):
-            stepped.turn(numbers)
+            stepped.iterate(numbers)
     times_us = Counter[str]()
     for operator in found.key_averages():
         times_us[_kind(operator.key)] += operator.self_cpu_time_total

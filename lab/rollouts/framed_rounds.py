@@ -61,7 +61,7 @@ def _frame(
     of_row = {row: stage for stage in stages for row in stage.in_flight}
     answers = {}
     while ready := engine.ready():
-        for row, reply in engine.turn(ready).items():
+        for row, reply in engine.iterate(ready).items():
             if isinstance(reply, ModelError):
                 raise reply
             of_row[row].in_flight.remove(row)

@@ -14,7 +14,7 @@ from lab.training.optimizing import Keeper, Report, TrainingConfig, optimized
 from ros2_rfm_serving.engines.base import Predicts
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
 from ros2_rfm_serving.engines.flow.solvers import cosine_levels
-from ros2_rfm_serving.engines.kept_kernels import keep_kernels
+from ros2_rfm_serving.engines.kernel_cache import use_kernel_cache
 
 
 def train_policy(
@@ -43,7 +43,7 @@ def train_policy(
     network.image_tokens.requires_grad_(not training.frozen_eyes)
     average = copy.deepcopy(network)
     if training.compiled:
-        keep_kernels()
+        use_kernel_cache()
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]
         for block in network.encoder:
             block.compile()

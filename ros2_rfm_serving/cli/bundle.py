@@ -14,7 +14,7 @@ from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import JsonFlag, console, print_json
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.engines.architectures.importers.importing import Made
+    from ros2_rfm_serving.engines.architectures.importers.importing import ImportedBundle
 
 app = typer.Typer(help="Model bundles: what one is, whether it is whole, how two differ.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Bundle: a folder with config.json and model.safetensors")]
@@ -132,11 +132,11 @@ def import_(
     with needing("architectures", "rfm import"):
         import transformers  # noqa: F401
 
-        from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+        from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
         from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
     if folder.exists():
         raise ConfigurationError("it is there already", file=str(folder), key="DIR", fix="name another folder, or remove it")
-    wishes = Wishes(
+    wishes = ImportOptions(
         action_names=_names(action_names),
         cameras=_names(cameras),
         state_size=state_size,
@@ -157,7 +157,7 @@ def import_(
     _tell(folder, import_checkpoint(source, folder, wishes, format_))
 
 
-def _tell(folder: Path, made: Made) -> None:
+def _tell(folder: Path, made: ImportedBundle) -> None:
     manifest = made.imported.manifest
     promise = manifest.contract
     console.print(

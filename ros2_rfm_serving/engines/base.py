@@ -129,8 +129,9 @@ class Engine(Protocol):
 class Stepping(Protocol):
     """`Engine` whose rows advance one denoising step at a time: they join a running batch, and leave it when they are done.
 
-    One thread calls `enter`, `turn` and `leave`, never concurrently with `infer`. A row is identified by a number that its server
-    draws and never reuses. The answer of a row equals that of `infer` for this row: bit for bit alone, up to rounding in a batch.
+    One thread calls `enter`, `iterate` and `leave`, never concurrently with `infer`. A row is identified by a number that its
+    server draws and never reuses. The answer of a row equals that of `infer` for this row: bit for bit alone, up to rounding in a
+    batch.
     """
 
     @property
@@ -139,7 +140,7 @@ class Stepping(Protocol):
         """Largest number of rows in flight. Their memory is allocated at warm-up and does not grow."""
 
     @abstractmethod
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         """Return the number of denoising steps from perception to answer of a request."""
 
     def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
@@ -163,7 +164,7 @@ class Stepping(Protocol):
         """Return the rows in flight that a turn may advance: all except those that wait for their session's next frame."""
 
     @abstractmethod
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         """Advance these of the `ready` rows by one denoising step, in one batch.
 
         Returns the answers of rows that are done, which have left. Raises: `ModelError` if the step failed for all rows, which have

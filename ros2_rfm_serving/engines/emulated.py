@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
-from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
+from ros2_rfm_serving.engines.flow.frames import FrameRows, SessionKey, session_of, steps_of_stages
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
@@ -207,7 +207,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
     ) -> None:
         super().__init__(spec, service, wait, amend)
         self._contract = replace(self._contract, pipelines=True)
-        self._steps, self._frames = steps, Frames()
+        self._steps, self._frames = steps, FrameRows()
         self._observed: dict[SessionKey, deque[int]] = {}
         """Sequence numbers of the latest frames of each pipelined session that has rows in flight."""
         self._rows: dict[int, InferenceRequest] = {}
@@ -220,7 +220,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
     def max_rows(self) -> int:
         return self._steps.max_rows
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return self._steps.num_steps
 
     def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
@@ -250,7 +250,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         num_steps = self._steps.num_steps
         return [row for row in self._rows if row not in self._frames or num_steps - self._left[row] < self._frames.limit(row)]
 
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         self._wait(self._steps.draw_step_s(len(rows), self._rng))
         self._left.subtract(rows)
         done = [row for row in rows if not self._left[row]]

@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Parity, SamplingConfig
-from ros2_rfm_serving.engines.embedded.inputs import Inputs
+from ros2_rfm_serving.engines.embedded.inputs import NetworkInputs
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.guidance import guidance_weight, target_of
-from ros2_rfm_serving.engines.flow.sampling import Sample, fixed_prefixes, noise_of, sample
+from ros2_rfm_serving.engines.flow.sampling import FlowSample, fixed_prefixes, noise_of, sample
 from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.errors import ModelError
@@ -119,12 +119,12 @@ class Conditions(NamedTuple):
     """True for rows whose error goes through the model's Jacobian, [B, 1, 1] bool; None if there are no such rows."""
 
 
-class Bridge:
+class JaxBridge:
     """JAX policy as a `VelocityModel` for PyTorch. Tensors and arrays share their memory on the CPU, and nothing is compiled."""
 
     def __init__(self, policy: JaxPolicy, contract: ModelContract, options: JaxOptions) -> None:
         self.policy, self._contract, self._options = policy, contract, options
-        self._inputs = Inputs(contract.cameras, policy.image_size_px, (), 0, "cpu")
+        self._inputs = NetworkInputs(contract.cameras, policy.image_size_px, (), 0, "cpu")
         self.weights = jax.device_put(policy.weights, _device(options.device))
 
     @property
@@ -156,7 +156,7 @@ class Bridge:
 class JaxEngine(FlowEngine):
     """Engine with one program per batch size, compiled in `warm_up`, and another one if guidance by a true Jacobian is served."""
 
-    def __init__(self, bridge: Bridge, config: SamplingConfig) -> None:
+    def __init__(self, bridge: JaxBridge, config: SamplingConfig) -> None:
         super().__init__(bridge, config)
         self._contract = replace(self._contract, max_num_steps=0)  # its loop is compiled with its own number of steps
         self._bridge = bridge
@@ -175,12 +175,12 @@ class JaxEngine(FlowEngine):
     def _plain(self, requests: Sequence[InferenceRequest]) -> Array:
         return np.concatenate([sample(self._bridge, [request], self._config).chunks for request in requests])
 
-    def _sample(self, requests: Sequence[InferenceRequest]) -> Sample:
+    def _sample(self, requests: Sequence[InferenceRequest]) -> FlowSample:
         noise = np.stack([noise_of(request, self.contract, self._config) for request in requests])
         conditions = conditions_of(requests, noise, self.contract, self._config.num_steps)
         found = self._run(self._bridge.weights, self._bridge.observation(requests), noise, conditions)
         chunks, updates = map(np.asarray, found)
-        return Sample(chunks, updates)
+        return FlowSample(chunks, updates)
 
 
 def conditions_of(requests: Sequence[InferenceRequest], noise: Array, contract: ModelContract, num_steps: int) -> Conditions:
@@ -247,7 +247,7 @@ def build(spec: EngineSpec) -> JaxEngine:
         true_jacobian=options.true_jacobian,
         fixed_shapes=options.batch_sizes,
     )
-    return JaxEngine(Bridge(policy, contract, options), config)
+    return JaxEngine(JaxBridge(policy, contract, options), config)
 
 
 def _policy(model: str, options: JaxOptions) -> JaxPolicy:

@@ -113,7 +113,7 @@ _EMPTY = re.compile(r"(?:^|\.)empty_camera_\d+$")
 """Features that `empty_cameras` adds, which no robot has."""
 
 
-class Camera(NamedTuple):
+class LeRobotCamera(NamedTuple):
     feature: str
     """Name of the feature in the policy."""
     source: str
@@ -126,7 +126,7 @@ class Camera(NamedTuple):
 
 def cameras_of(
     features: Sequence[str], rename_map: Mapping[str, str], statistics: Collection[str], wished: Sequence[str] = ()
-) -> tuple[Camera, ...]:
+) -> tuple[LeRobotCamera, ...]:
     """Return the cameras that the robot has, in the policy's order.
 
     features: image features of the policy. A fine-tuned policy keeps those of its base, which may be more than its data set had,
@@ -147,19 +147,21 @@ def cameras_of(
             continue
         sources = [source for source in renamed[feature] if source in seen] or renamed[feature] or [feature]
         if len(sources) > 1:
-            names = " and ".join(Camera(feature, source).name for source in sources)
+            names = " and ".join(LeRobotCamera(feature, source).name for source in sources)
             raise ModelError(f"its rename map calls {names} both {feature}: say which cameras the robot has")
-        chosen.append(Camera(feature, sources[0]))
+        chosen.append(LeRobotCamera(feature, sources[0]))
     return tuple(chosen)
 
 
-def _wished(images: Sequence[str], renamed: Mapping[str, Sequence[str]], wished: Sequence[str]) -> tuple[Camera, ...]:
+def _wished(images: Sequence[str], renamed: Mapping[str, Sequence[str]], wished: Sequence[str]) -> tuple[LeRobotCamera, ...]:
     """Return known cameras by their names, and others by their place in the policy's order."""
     names = [name.removeprefix("observation.").removeprefix("images.") for name in wished]
     if len(names) > len(images):
         raise ModelError(f"{len(names)} cameras ({', '.join(names)}) for a policy with {len(images)}: {_listed(images)}")
-    by_name = {Camera(feature, feature).name: Camera(feature, feature) for feature in images}
-    by_name |= {Camera(feature, source).name: Camera(feature, source) for feature in images for source in renamed[feature]}
+    by_name = {LeRobotCamera(feature, feature).name: LeRobotCamera(feature, feature) for feature in images}
+    by_name |= {
+        LeRobotCamera(feature, source).name: LeRobotCamera(feature, source) for feature in images for source in renamed[feature]
+    }
     if all(name in by_name for name in names):
         chosen = {by_name[name].feature: by_name[name] for name in names}
         if len(chosen) == len(names):
@@ -169,11 +171,11 @@ def _wished(images: Sequence[str], renamed: Mapping[str, Sequence[str]], wished:
         if name in by_name and by_name[name].feature != feature:
             place = images.index(by_name[name].feature) + 1
             raise ModelError(f"camera {name!r} is the policy's number {place} of {_listed(images)}: name them in this order")
-    return tuple(Camera(feature, f"observation.images.{name}") for name, feature in zip(names, images, strict=False))
+    return tuple(LeRobotCamera(feature, f"observation.images.{name}") for name, feature in zip(names, images, strict=False))
 
 
 def _listed(features: Sequence[str]) -> str:
-    return ", ".join(Camera(feature, feature).name for feature in features)
+    return ", ".join(LeRobotCamera(feature, feature).name for feature in features)
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------------

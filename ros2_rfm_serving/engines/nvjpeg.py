@@ -11,7 +11,7 @@ import numpy as np
 import simplejpeg
 from torch import Tensor
 
-from ros2_rfm_serving.engines.uploads import Device, Fit, Gpu, Uploads, as_it_is
+from ros2_rfm_serving.engines.uploads import CudaDevice, Device, Fit, Uploads, as_it_is
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import EncodedImage, Image
 
@@ -60,4 +60,4 @@ class NvJpeg:
 
 def decoder_for(uploads: Uploads | None, device: str, first: Fit = as_it_is) -> NvJpeg | None:
     """Return a decoder, or None if no images are sent to the device. Raises: `ModelError` if torchvision cannot decode there."""
-    return NvJpeg(uploads, Gpu(device), device, first) if uploads else None
+    return NvJpeg(uploads, CudaDevice(device), device, first) if uploads else None

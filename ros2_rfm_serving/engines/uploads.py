@@ -24,7 +24,7 @@ NUM_SLOTS = 8
 """Largest number of concurrent copies, each of which takes about 0.1 ms."""
 
 
-class Event(Protocol):
+class CopyEvent(Protocol):
     def synchronize(self) -> None:
         """Wait until all work enqueued before the event is done."""
 
@@ -40,13 +40,13 @@ class Device(Protocol):
     def copied(self, host: Tensor) -> Tensor:
         """Begin a copy to the device; `host` must stay unchanged until the next `event` has come."""
 
-    def event(self) -> Event: ...
+    def event(self) -> CopyEvent: ...
 
-    def received(self, pixels: Tensor, there: Event) -> Tensor:
+    def received(self, pixels: Tensor, there: CopyEvent) -> Tensor:
         """Return the pixels for the caller's own work on the device, which waits for `there`."""
 
 
-class Gpu:
+class CudaDevice:
     """`Device` with a CUDA stream of its own."""
 
     def __init__(self, device: str) -> None:
@@ -63,11 +63,11 @@ class Gpu:
     def copied(self, host: Tensor) -> Tensor:
         return host.to(self._device, non_blocking=True)
 
-    def event(self) -> Event:
-        event: Event = self._stream.record_event()
+    def event(self) -> CopyEvent:
+        event: CopyEvent = self._stream.record_event()
         return event
 
-    def received(self, pixels: Tensor, there: Event) -> Tensor:
+    def received(self, pixels: Tensor, there: CopyEvent) -> Tensor:
         own = torch.cuda.current_stream(self._device)
         own.wait_event(there)  # type: ignore[arg-type]  # one of `event`
         pixels.record_stream(own)  # the other stream owns the memory, which is not reused before `own` has read it
@@ -81,11 +81,11 @@ def as_it_is(pixels: Tensor) -> Tensor:
 class Slot:
     def __init__(self) -> None:
         self.buffer = torch.empty(0, dtype=torch.uint8)
-        self.done: Event | None = None
+        self.done: CopyEvent | None = None
         """Event after which nothing reads `buffer`; None if nothing did."""
 
 
-class Ring:
+class BufferRing:
     """Buffers in rotation; each is reused only when the copy out of it is complete. Any thread may use it."""
 
     def __init__(self, allocate: Callable[[int], Tensor], num_slots: int = NUM_SLOTS) -> None:
@@ -114,12 +114,12 @@ class Twin(NamedTuple):
     """Network input made from an image, on a device."""
 
     pixels: Tensor
-    there: Event
+    there: CopyEvent
     owner: object
     """Object whose `Fit` made it."""
 
 
-class Sent(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
+class UploadedImage(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
     """`Image` for computation on the host, with a twin on the device.
     Arrays that are cut out of it or made from it have no twin."""
 
@@ -131,7 +131,7 @@ class Uploads:
 
     def __init__(self, device: Device, fit: Fit = as_it_is, num_slots: int = NUM_SLOTS) -> None:
         self._device, self._fit = device, fit
-        self._ring = Ring(device.buffer, num_slots)
+        self._ring = BufferRing(device.buffer, num_slots)
 
     def send(self, image: Image) -> Image:
         """Return the same image with its upload under way.
@@ -162,7 +162,7 @@ class Uploads:
         return torch.stack([self._device.received(twin.pixels, twin.there) for twin in twins])
 
     def _twin(self, image: Image) -> Twin:
-        twin = image.twin if isinstance(image, Sent) else None
+        twin = image.twin if isinstance(image, UploadedImage) else None
         if twin is not None and twin.owner is self:
             return twin
         fitted = self._fit(torch.from_numpy(np.require(image, requirements="W")))
@@ -177,14 +177,14 @@ class Uploads:
             return Twin(fit(there), self._device.event(), self)
 
 
-class Done:
-    """`Event` that has come already."""
+class FinishedCopy:
+    """`CopyEvent` that has come already."""
 
     def synchronize(self) -> None:
         return
 
 
-class Here:
+class HostDevice:
     """Counterpart of `Uploads` for a network on the host: the sending thread makes the network's input. Any thread may use it."""
 
     def __init__(self, fit: Fit) -> None:
@@ -193,7 +193,7 @@ class Here:
     def send(self, image: Image) -> Image:
         """Return the same image with its twin. It has no twin if it cannot be fitted; its batch then raises the error."""
         try:
-            return beside(image, Twin(self._fitted(image), Done(), self))
+            return beside(image, Twin(self._fitted(image), FinishedCopy(), self))
         except RuntimeError:  # out of memory
             return image
 
@@ -202,7 +202,7 @@ class Here:
         return torch.stack([self._of(image) for image in images])
 
     def _of(self, image: Image) -> Tensor:
-        twin = image.twin if isinstance(image, Sent) else None
+        twin = image.twin if isinstance(image, UploadedImage) else None
         return twin.pixels if twin is not None and twin.owner is self else self._fitted(image)
 
     def _fitted(self, image: Image) -> Tensor:
@@ -210,11 +210,11 @@ class Here:
 
 
 def beside(image: Image, twin: Twin) -> Image:
-    sent = image.view(Sent)
+    sent = image.view(UploadedImage)
     sent.twin = twin
     return sent
 
 
 def uploads_to(device: str, fit: Fit = as_it_is) -> Uploads | None:
     """Return the uploads to a device, or None if it is the host, where images are already."""
-    return Uploads(Gpu(device), fit) if torch.device(device).type == "cuda" else None
+    return Uploads(CudaDevice(device), fit) if torch.device(device).type == "cuda" else None

@@ -57,13 +57,13 @@ def card_of(folder: Path) -> dict[str, str]:
 
 def verified(folder: Path) -> list[str]:
     """Verify a bundle: load it, run it once, compare it with its reference and its card. Return descriptions of the problems."""
-    from ros2_rfm_serving.engines.blank import rehearse
     from ros2_rfm_serving.engines.bundles import load_bundle
     from ros2_rfm_serving.engines.embedded.bundle import content_hash, read_config
+    from ros2_rfm_serving.engines.warmup import warm_up
 
     try:
         engine = load_bundle(folder.name, folder)
-        rehearse(engine, 1)
+        warm_up(engine, 1)
         wrong = [
             f"{check.block} is off by {check.error:.2g}, it may be by {check.tolerance:.2g}"
             for check in engine.check_parity()

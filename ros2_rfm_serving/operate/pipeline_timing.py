@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig, Stepping, VelocityModel
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.profiles.tuner import Timing
 from ros2_rfm_serving.types import InferenceRequest, PipelineConfig
@@ -76,7 +76,7 @@ class Feed:
     """Camera with a new observation every `interval_s`, or at every request for an interval of 0. Threads share it."""
 
     def __init__(self, policy: Policy, clock: Clock, interval_s: float = 0.0) -> None:
-        self._blank = blank_request(policy.engine.contract)
+        self._blank = warmup_request(policy.engine.contract)
         self._rng = np.random.default_rng(0)
         self._lock = threading.Lock()
         self._clock, self._interval_s, self._begin_s, self._taken = clock, interval_s, clock(), -1
@@ -215,7 +215,7 @@ def frames(policy: Policy, own: PipelineConfig, feed: Feed) -> Iterator[float]:
             for error in engine.enter({number: replace(request, pipelining=own)}).values():
                 raise error
             while ready := engine.ready():
-                for row, reply in engine.turn(ready).items():
+                for row, reply in engine.iterate(ready).items():
                     if isinstance(reply, ModelError):
                         raise reply
                     yield observed_s.pop(row)

@@ -9,8 +9,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from ros2_rfm_serving.engines.base import Engine, stepping
-from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.warmup import warm_up, warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile, load_profiles
@@ -84,8 +84,8 @@ def load_model(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, f
 def _subject(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> Subject:
     """Return a real engine under load, whose time is wall time."""
     engine.prepare(batch_size)
-    rehearse(engine, batch_size, size_px)
-    blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
+    warm_up(engine, batch_size, size_px)
+    blank = warmup_request(engine.contract, size_px, encoded=engine.takes_encoded)
 
     def run(num_requests: int) -> float:
         started_s = time.perf_counter()

@@ -38,7 +38,7 @@ class AbsentSteppingEngine(AbsentEngine, Stepping):
     def max_rows(self) -> int:
         return self._limits.max_rows
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         raise ModelError(PROBLEM)
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
@@ -47,7 +47,7 @@ class AbsentSteppingEngine(AbsentEngine, Stepping):
     def ready(self) -> Collection[int]:
         raise ModelError(PROBLEM)
 
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         raise ModelError(PROBLEM)
 
     def leave(self, rows: Collection[int]) -> None:

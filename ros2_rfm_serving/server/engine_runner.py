@@ -10,8 +10,8 @@ import numpy as np
 
 from ros2_rfm_serving.engines.answers import FOREIGN, Answer, answers_of, computes_nothing
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.lost import device_is_lost
+from ros2_rfm_serving.engines.gpu_lost import is_device_lost
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import EngineError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, SessionSharing
 
@@ -98,7 +98,7 @@ class EngineRunner:
         so that no further request fails on it."""
         for _ in range(num_rows):
             self._on_fault("engine_error", error_text(error))
-        if device_is_lost(error):
+        if is_device_lost(error):
             self._given_up = f"its device is lost: {error_text(error)}"
 
     def _failed(self, failed: bool) -> int:
@@ -140,7 +140,7 @@ class EngineRunner:
         """Return the problem of the engine with blank requests; empty: it answers them."""
         self._episode = None
         try:
-            blank = blank_request(self.engine.contract, encoded=self.engine.takes_encoded)
+            blank = warmup_request(self.engine.contract, encoded=self.engine.takes_encoded)
             answers = answers_of(self.engine, [blank] * num_rows)
         except UnusableAnswerError:
             return ""

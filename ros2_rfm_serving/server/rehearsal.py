@@ -69,7 +69,7 @@ def _sizes(most: int) -> Iterator[int]:
 
 
 def _num_turns(steps: Stepping, request: InferenceRequest) -> int:
-    return max(1, int(steps.num_turns(request)))
+    return max(1, int(steps.num_iterations(request)))
 
 
 def _shortened(steps: Stepping, request: InferenceRequest) -> InferenceRequest:
@@ -115,7 +115,7 @@ def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock
         raise error
     entered_s, answers = clock(), dict[int, Answer]()
     while num_turns < most_turns and (left := [row for row in rows if row not in answers]):
-        answers.update(steps.turn(left))
+        answers.update(steps.iterate(left))
         num_turns += 1
     step_s = (clock() - entered_s) / num_turns
     if answers.keys() != rows.keys():

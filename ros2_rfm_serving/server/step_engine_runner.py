@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ros2_rfm_serving.engines.answers import FOREIGN, checked
 from ros2_rfm_serving.engines.base import Engine, Stepping
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.server.engine_runner import EngineRunner, OnFault, error_text
 from ros2_rfm_serving.types import EngineReply, InferenceRequest
@@ -34,7 +34,7 @@ class StepEngineRunner(EngineRunner):
     def enter(self, requests: Mapping[int, InferenceRequest], max_errors: int) -> dict[int, int]:
         """Let requests enter; return the turns that each one that entered will take. max_errors: as in `run`."""
         try:
-            turns = {number: max(1, int(self._steps.num_turns(request))) for number, request in requests.items()}
+            turns = {number: max(1, int(self._steps.num_iterations(request))) for number, request in requests.items()}
             failed = _mapping(self._steps.enter(requests))
         except FOREIGN as error:
             self._on_lost_rows(requests, error, max_errors)
@@ -57,7 +57,7 @@ class StepEngineRunner(EngineRunner):
     def iterate(self, rows: Collection[int], max_errors: int) -> dict[int, EngineReply | None]:
         """Advance rows and return the answers of those that are done; None where there is no answer."""
         try:
-            given = _mapping(self._steps.turn(rows))
+            given = _mapping(self._steps.iterate(rows))
             if strange := given.keys() - set(rows):
                 raise EngineError(f"a turn of rows {sorted(rows)} gave answers for {sorted(strange)}")
         except FOREIGN as error:
@@ -93,7 +93,7 @@ class StepEngineRunner(EngineRunner):
 
     def _problem(self, num_rows: int) -> str:
         """Return the problem of the engine with blank rows, beside those in flight; empty: it answers them."""
-        blank = blank_request(self.engine.contract, encoded=self.engine.takes_encoded)
+        blank = warmup_request(self.engine.contract, encoded=self.engine.takes_encoded)
         rows = {next(self._warmup_numbers): blank for _ in range(num_rows)}
         try:
             return self._problem_of(rows)
@@ -109,7 +109,7 @@ class StepEngineRunner(EngineRunner):
         for _ in range(MAX_WARMUP_ITERATIONS):
             if not left:
                 return ""
-            for number, answer in _mapping(self._steps.turn(left)).items():
+            for number, answer in _mapping(self._steps.iterate(left)).items():
                 left.discard(number)
                 if problem := self._problem_in(checked(self.engine.contract, answer)):
                     return problem

@@ -13,8 +13,8 @@ import numpy as np
 
 from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.engines.base import Engine, stepping
-from ros2_rfm_serving.engines.blank import SMALL_PX, blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedSpec, EmulatedSteps
+from ros2_rfm_serving.engines.warmup import SMALL_PX, warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.profiles import SteppedService
@@ -82,7 +82,7 @@ class SteppedSubject:
         self._start = start
         rng = np.random.default_rng(0)
         engine, clock = start(rng)
-        self._blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
+        self._blank = warmup_request(engine.contract, size_px, encoded=engine.takes_encoded)
         self._costs = step_costs(engine, UNLIMITED, self._blank, clock) if rehearsed else StepCosts()
         most = stepping(engine).max_rows
         self.unloaded_s = float(np.median(self.latencies_s(Ready(max(1, most // 2)), ALONE, rng)))

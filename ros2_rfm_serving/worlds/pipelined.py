@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from ros2_rfm_serving.engines.base import SamplingConfig
-from ros2_rfm_serving.engines.flow.flight import SteppedModel
 from ros2_rfm_serving.engines.flow.graphs import Tensors
+from ros2_rfm_serving.engines.flow.in_flight import SteppedModel
 from ros2_rfm_serving.engines.flow.sampling import held_of, start_of, stepped, velocity_of
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.types import SYSTEM1, Array, InferenceRequest, RequestId, empty

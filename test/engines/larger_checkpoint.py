@@ -17,7 +17,7 @@ from test.engines import conftest  # noqa: F401 (before anything that imports to
 # isort: split
 import yaml
 
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
 from test.engines import tiny_lerobot as tiny
 
@@ -34,7 +34,7 @@ def write(kind: str, folder: Path, *, published: bool = False) -> Path:
     config = source / "config.json"
     before = config.read_text()
     config.write_text(json.dumps(json.loads(before) | SIZES))
-    wishes = Wishes(action_names=tiny.NAMES, tokenizer=source / "vlm", state_words=32 if kind == "pi05" else 0)
+    wishes = ImportOptions(action_names=tiny.NAMES, tokenizer=source / "vlm", state_words=32 if kind == "pi05" else 0)
     import_checkpoint(source, bundle, wishes)
     config.write_text(before)
     options = {"path": str(source), "tokenizer": str(source / "vlm"), "action_names": list(tiny.NAMES)}

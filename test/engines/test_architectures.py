@@ -23,11 +23,11 @@ from ros2_rfm_serving.engines.architectures.names import ARCHITECTURES, architec
 from ros2_rfm_serving.engines.architectures.policy import ArchitecturePolicy
 from ros2_rfm_serving.engines.architectures.ternary import TernaryLinear
 from ros2_rfm_serving.engines.base import Parity, Predicts
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow import sampling
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.precision import num_bytes, quantize
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import Conditioning, InferenceRequest, RequestId
 from test.engines.parity import common
 from test.engines.parity.common import RECORDED
@@ -218,9 +218,9 @@ def test_rows_join_a_running_batch_and_answer_as_they_do_alone(name: str, folder
     answers: dict[int, Any] = {}
     for row, request in enumerate(requests):
         assert not engine.enter({row: request})
-        answers |= engine.turn(engine.ready())
+        answers |= engine.iterate(engine.ready())
     while len(answers) < len(requests):
-        answers |= engine.turn(engine.ready())
+        answers |= engine.iterate(engine.ready())
     for row, chunk in enumerate(alone):
         np.testing.assert_allclose(answers[row].chunk_robot, chunk, atol=1e-5)
     assert engine.contract.chunk_length == 12 or chunk.shape[0] == engine.contract.chunk_length
@@ -382,7 +382,7 @@ def test_what_is_recorded_on_a_gpu_asks_the_device_nothing(name: str) -> None:
     """Seen on a CPU: on a GPU recording it ends with an error, and with it the server's warm-up."""
     model = networks.engine_of(name, "toy", BundleOptions(device="cpu", trace=False)).model
     assert isinstance(model, ArchitecturePolicy)
-    observation = model.processor.observation([blank_request(model.contract)] * 2)
+    observation = model.processor.observation([warmup_request(model.contract)] * 2)
     with torch.inference_mode(), Asked() as perceived:
         context = model._context_of(*observation)
     assert not perceived.calls or not model._network.RECORDS_PERCEPTION, perceived.calls

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures import ternary
 from ros2_rfm_serving.engines.architectures.importers import chats
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes, renamed
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions, renamed
 from ros2_rfm_serving.engines.architectures.importers.bitvla import RULES
 from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
 from ros2_rfm_serving.engines.architectures.ternary import in_8_bits, ternary_of, unpacked
@@ -68,7 +68,7 @@ def test_packed_weights_give_the_bundle_that_master_weights_give(source: Path, f
         del weights[f"{name}.weight"]
         weights |= {f"{name}.q_weight": _packed_as_they_do(tensors[key]), f"{name}.w_step": tensors[f"step/{name}"]}
     save_file(weights, file)
-    import_checkpoint(source, tmp_path / "bundle", Wishes())
+    import_checkpoint(source, tmp_path / "bundle", ImportOptions())
     one, other = (load_file(folder / "model.safetensors") for folder in (tmp_path / "bundle", folders[NAME] / "bundle"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
@@ -224,7 +224,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said(what: str, source: Path, tmp_pa
     monkeypatch.setattr(chats, "MOST_CPU_S", 2)
     change(source)
     with pytest.raises(ModelError) as error:
-        import_checkpoint(source, tmp_path / "bundle", Wishes(), NAME)
+        import_checkpoint(source, tmp_path / "bundle", ImportOptions(), NAME)
     assert message in str(error.value) and not (tmp_path / "bundle").exists()
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.architectures import bundle
-from ros2_rfm_serving.engines.architectures.manifest import Manifest
+from ros2_rfm_serving.engines.architectures.manifest import BundleManifest
 from ros2_rfm_serving.engines.architectures.normaliser import Normaliser
 from ros2_rfm_serving.errors import BadMessageError, ModelError
 from test.engines.parity import common
@@ -42,7 +42,7 @@ def edited(file: Path, change: Change) -> None:
     file.write_text(json.dumps(content))
 
 
-def manifest_of(folder: Path) -> Manifest:
+def manifest_of(folder: Path) -> BundleManifest:
     return bundle.manifest_of(folder)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures import processor
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
 from ros2_rfm_serving.engines.architectures.policy import ArchitecturePolicy
-from ros2_rfm_serving.engines.uploads import Sent
+from ros2_rfm_serving.engines.uploads import UploadedImage
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest
 from test.engines.parity import common
@@ -30,7 +30,7 @@ def test_images_that_were_made_ready_give_the_same_bits(name: str, folders: dict
         replace(request, images={camera: policy.fit_image(image) for camera, image in request.images.items()})  # type: ignore[arg-type]
         for request in requests
     ]
-    assert all(isinstance(image, Sent) for request in early for image in request.images.values())
+    assert all(isinstance(image, UploadedImage) for request in early for image in request.images.values())
     expected = policy.processor.observation(requests).images
     assert torch.equal(policy.processor.observation(early).images, expected)
     assert torch.equal(policy.processor.observation([early[0], *requests[1:]]).images, expected)

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ros2_rfm_serving.engines.architectures.bundle import load
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
-from ros2_rfm_serving.engines.architectures.manifest import Manifest
+from ros2_rfm_serving.engines.architectures.manifest import BundleManifest
 from ros2_rfm_serving.engines.architectures.processor import fitted
 from ros2_rfm_serving.errors import ModelError
 from test.engines import tiny_lerobot as tiny
@@ -32,8 +32,8 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return common.checkpoint(common.read(kind), tmp_path / "source")
 
 
-def imported(source: Path, **wishes: Any) -> Manifest:
-    told = Wishes(**{"action_names": tiny.NAMES, "tokenizer": source / "vlm", **wishes})
+def imported(source: Path, **wishes: Any) -> BundleManifest:
+    told = ImportOptions(**{"action_names": tiny.NAMES, "tokenizer": source / "vlm", **wishes})
     target = source.parent / "bundle"
     shutil.rmtree(target, ignore_errors=True)
     import_checkpoint(source, target, told)
@@ -322,7 +322,7 @@ def test_the_folder_of_a_run_names_the_checkpoint_in_it(source: Path, tmp_path: 
     (run / "checkpoints" / "last").symlink_to("010000")
     for given in (run, run / "checkpoints", run / "checkpoints" / "last"):
         with pytest.raises(ModelError, match=r"is the folder of a training run: give .*pretrained_model$"):
-            import_checkpoint(given, tmp_path / "bundle", Wishes())
+            import_checkpoint(given, tmp_path / "bundle", ImportOptions())
 
 
 def test_an_adapter_is_told_from_a_policy(source: Path) -> None:

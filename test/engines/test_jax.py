@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.guidance import guidance_weight, prefix_weights
 from ros2_rfm_serving.engines.flow.sampling import noise_of
 from ros2_rfm_serving.engines.jax_policy import JaxEngine, Observation
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -95,7 +95,7 @@ def engine() -> JaxEngine:
 
 
 def request(i: int, **changes: Any) -> InferenceRequest:
-    rng, blank = np.random.default_rng(i), blank_request(CONTRACT, (6, 6))
+    rng, blank = np.random.default_rng(i), warmup_request(CONTRACT, (6, 6))
     return replace(
         blank,
         id=replace(blank.id, robot=f"arm{i}"),

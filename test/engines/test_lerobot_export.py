@@ -18,10 +18,10 @@ from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.export.frames import Camera, Episode, Frame, Shape, Source
 from ros2_rfm_serving.audit.export.lerobot import write
 from ros2_rfm_serving.cli.export import export
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage, EngineReply
@@ -203,7 +203,7 @@ def test_a_policy_of_images_goes_on_with_a_fleet_that_knows_nothing_but_itself(s
 
     engine = load_embedded("recorded", tmp_path / f"{start}_recorded")
     assert engine.contract.state_size == 4
-    blank = blank_request(engine.contract)
+    blank = warmup_request(engine.contract)
     white = {camera: np.full_like(image, 255) for camera, image in blank.images.items()}
     dark, light = engine.infer([blank, dataclasses.replace(blank, images=white)])
     assert isinstance(dark, EngineReply) and isinstance(light, EngineReply)

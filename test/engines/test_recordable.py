@@ -17,9 +17,9 @@ from lab.benchmarks.gpu import networks
 from ros2_rfm_serving.engines.architectures.base import Architecture, Observation
 from ros2_rfm_serving.engines.architectures.bundle import Unfilled
 from ros2_rfm_serving.engines.architectures.names import ARCHITECTURES, architecture_of
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.graphs import Tensors
+from ros2_rfm_serving.engines.warmup import warmup_request
 
 DEVICE = "meta"
 """It stands for a GPU: it is not the host, and nobody can read values there."""
@@ -68,7 +68,7 @@ def network_there(name: str) -> Architecture:
 def test_perception_and_steps_copy_nothing_from_the_host_while_they_are_recorded(name: str) -> None:
     engine = networks.engine_of(name, "toy", BundleOptions(device="cpu", compile=False, cuda_graphs=False, trace=False))
     policy: Any = engine.stepped
-    observation = policy.processor.observation([blank_request(engine.contract, (224, 224))] * 2)
+    observation = policy.processor.observation([warmup_request(engine.contract, (224, 224))] * 2)
     with torch.inference_mode():
         context = policy._network.perceive(observation)
     network = network_there(name)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
 from ros2_rfm_serving.engines.architectures.policy import ArchitecturePolicy
 from ros2_rfm_serving.engines.flow.sampling import robot_space
@@ -166,7 +166,7 @@ def by_turns(engine: SteppingEngine, requests: list[InferenceRequest]) -> list[A
     assert not engine.enter(dict(enumerate(requests)))
     answers: dict[int, Any] = {}
     while len(answers) < len(requests):
-        answers |= engine.turn(list(engine.ready()))
+        answers |= engine.iterate(list(engine.ready()))
     assert not engine._states, "nothing is kept of rows that have left"
     return [answers[row].chunk_robot for row in range(len(requests))]
 
@@ -180,10 +180,10 @@ def test_they_pass_their_gate_and_pipelined_sessions_are_refused(name: str, bund
         engine.require_pipelining(PipelineConfig(pp_perception=1, pp_generation=2))
 
 
-def wished(told: dict[str, Any], source: Path) -> Wishes:
+def wished(told: dict[str, Any], source: Path) -> ImportOptions:
     """What the recording of a checkpoint was imported with, of its copy."""
     told = told | ({"tokenizer": source / told["tokenizer"]} if "tokenizer" in told else {})
-    return Wishes(**{**told, **{key: tuple(told.get(key, ())) for key in ("action_names", "state_keys", "action_keys")}})
+    return ImportOptions(**{**told, **{key: tuple(told.get(key, ())) for key in ("action_names", "state_keys", "action_keys")}})
 
 
 def test_what_is_said_of_relative_actions_has_to_fit(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.models.smolvlm import modeling_smolvlm
 
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
@@ -45,7 +45,7 @@ def both(
     source = shutil.copytree(checkpoints[kind], tmp_path / "source")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"head_dim": 8, "vision_heads": 2}))  # toys' sizes, that no code has
-    wishes = Wishes(action_names=tiny.NAMES, tokenizer=source / "vlm", **WISHES[kind])
+    wishes = ImportOptions(action_names=tiny.NAMES, tokenizer=source / "vlm", **WISHES[kind])
     import_checkpoint(source, tmp_path / "bundle", wishes)
     return load_architecture(kind, tmp_path / "bundle"), engines[kind]
 

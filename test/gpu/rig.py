@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lab.benchmarks.gpu.networks import engine_of
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 
 SIZES = (1, 2, 4)
@@ -35,7 +35,7 @@ def recorded(name: str, device: str) -> SteppingEngine:
 
 def request(engine: Engine, number: int, **changes: Any) -> InferenceRequest:
     contract, rng = engine.contract, np.random.default_rng(number)
-    blank = blank_request(contract)
+    blank = warmup_request(contract)
     return replace(
         blank,
         id=replace(blank.id, robot=f"r{number}", component="system1", sequence=number),
@@ -63,7 +63,7 @@ def stepped(engine: SteppingEngine, asked: list[InferenceRequest]) -> Array:
     assert not errors, errors
     answers: dict[int, Any] = {}
     while len(answers) < len(rows):
-        answers |= engine.turn(engine.ready())
+        answers |= engine.iterate(engine.ready())
     return np.stack([answers[row].chunk_model for row in rows])
 
 

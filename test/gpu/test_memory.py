@@ -40,7 +40,7 @@ def test_rows_that_leave_early_keep_nothing(device: str) -> None:
 
     def come_and_go() -> None:
         engine.enter(dict(enumerate(asked)))
-        engine.turn(engine.ready())
+        engine.iterate(engine.ready())
         engine.leave(range(4))
 
     for _ in range(3):

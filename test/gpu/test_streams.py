@@ -13,8 +13,8 @@ from lab.benchmarks.pipelines.executors import measure
 from lab.benchmarks.pipelines.modes import DEC, auras, par
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
-from ros2_rfm_serving.engines.flow.aside import Here
 from ros2_rfm_serving.engines.flow.device import Stopwatch, settle
+from ros2_rfm_serving.engines.flow.perception_stream import InlinePerception
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.operate.pipeline_timing import Policy, stream_of
@@ -105,7 +105,7 @@ def test_rows_perceived_beside_others_in_flight_are_those_alone(name: str, devic
     while len(answers) < 8:
         if coming and len(engine.ready()) < 4:
             assert not engine.enter({(row := coming.pop(0)): asked[row]})
-        answers |= engine.turn(engine.ready())
+        answers |= engine.iterate(engine.ready())
     for row, answer in answers.items():
         assert isinstance(answer, EngineReply), answer
         np.testing.assert_allclose(answer.chunk_model, alone[row], atol=rig.EXACT)
@@ -117,7 +117,7 @@ def test_pipelined_chunks_are_those_of_one_after_the_other(offset: int, percepti
     options = BundleOptions(device=device, compile=False, cuda_graphs=device != "cpu", trace=False, batch_sizes=rig.SIZES)
     aside = load_embedded("flow", shipped("models") / "metaworld_flow", options)
     assert isinstance(aside, SteppingEngine)
-    after = SteppingEngine(aside.stepped, aside.sampling, Here())
+    after = SteppingEngine(aside.stepped, aside.sampling, InlinePerception())
     how, found = PipelineConfig(pp_perception=perception, pp_generation=3, fetch_offset=offset), []
     for engine in (after, aside):
         answers = dict[int, EngineReply | ModelError]()
@@ -126,7 +126,7 @@ def test_pipelined_chunks_are_those_of_one_after_the_other(offset: int, percepti
             asked = replace(asked, id=replace(asked.id, robot="arm", sequence=number + 1))
             assert not engine.enter({number: asked})
             while rows := engine.ready():
-                answers |= engine.turn(rows)
+                answers |= engine.iterate(rows)
         engine.leave(range(12))
         found.append(answers)
         settle(device)
@@ -143,7 +143,7 @@ def test_a_row_in_flight_does_not_wait_for_what_is_perceived(device: str) -> Non
     engine.warm_up()
     first, second = rig.requests(engine, 2)
     assert not engine.enter({0: first})
-    engine.turn([0])
+    engine.iterate([0])
     perceive = engine.stepped.perceive
 
     def slowly(requests: list[InferenceRequest]) -> tuple[torch.Tensor, ...]:
@@ -154,10 +154,10 @@ def test_a_row_in_flight_does_not_wait_for_what_is_perceived(device: str) -> Non
     engine.stepped.perceive = slowly  # type: ignore[method-assign, assignment]
     assert not engine.enter({1: second})
     assert engine.ready() == ([0] if device != "cpu" else [0, 1])
-    engine.turn([0])
+    engine.iterate([0])
     assert device == "cpu" or engine.ready() == [0], "its step waited for the other's perception"
     settle(device)
     answers = dict[int, EngineReply | ModelError]()
     while rows := engine.ready():
-        answers |= engine.turn(rows)
+        answers |= engine.iterate(rows)
     assert answers.keys() == {0, 1}

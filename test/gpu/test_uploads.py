@@ -18,7 +18,7 @@ from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.graphs import record_cuda
 from ros2_rfm_serving.engines.nvjpeg import NvJpeg
-from ros2_rfm_serving.engines.uploads import Device, Event, Gpu, Sent, Uploads
+from ros2_rfm_serving.engines.uploads import CopyEvent, CudaDevice, Device, UploadedImage, Uploads
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest
@@ -40,18 +40,18 @@ class Host:
     def copied(self, host: Tensor) -> Tensor:
         return host.clone()
 
-    def event(self) -> Event:
+    def event(self) -> CopyEvent:
         return self
 
     def synchronize(self) -> None:
         return
 
-    def received(self, pixels: Tensor, there: Event) -> Tensor:
+    def received(self, pixels: Tensor, there: CopyEvent) -> Tensor:
         return pixels
 
 
 def where(device: str) -> Device:
-    return Host() if device == "cpu" else Gpu(device)
+    return Host() if device == "cpu" else CudaDevice(device)
 
 
 def ahead(engine: object, request: InferenceRequest) -> InferenceRequest:
@@ -60,7 +60,7 @@ def ahead(engine: object, request: InferenceRequest) -> InferenceRequest:
 
 
 def sent(request: InferenceRequest) -> bool:
-    return all(isinstance(image, Sent) for image in request.images.values())
+    return all(isinstance(image, UploadedImage) for image in request.images.values())
 
 
 @pytest.mark.parametrize("name", ["smolvla", "groot_n1_6"])
@@ -123,7 +123,7 @@ def test_an_image_is_there_before_what_the_device_was_doing_is_done(device: str)
     rig.busy(device)
     computed = None if device == "cpu" else torch.cuda.current_stream(device).record_event()
     image = uploads.send(picture(9))
-    assert isinstance(image, Sent) and image.twin is not None
+    assert isinstance(image, UploadedImage) and image.twin is not None
     image.twin.there.synchronize()
     assert computed is None or not computed.query(), "the copy waited for what the device computed"
     assert uploads.batch([image]).unique().tolist() == [9]
@@ -153,7 +153,7 @@ def test_a_graph_is_recorded_while_images_are_sent(device: str) -> None:
         try:
             i = 0
             while not over.is_set():
-                assert isinstance(uploads.send(picture(i % 256, 64 + i % 300)), Sent)
+                assert isinstance(uploads.send(picture(i % 256, 64 + i % 300)), UploadedImage)
                 i += 1
         except BaseException as error:
             problems.append(error)

@@ -475,7 +475,7 @@ def test_every_method_of_an_engine_was_tried() -> None:
     methods = {name for name, value in vars(Engine).items() if inspect.isfunction(value) and not name.startswith("_")}
     elsewhere = {"reset", "close_session"}  # test/unit/server/test_chaos.py
     assert methods - elsewhere == {"prepare", "warm_up", "check_parity", "check_precision", "infer", "close"}
-    assert loading.rehearse and np  # what loading runs of it
+    assert loading.warm_up and np  # what loading runs of it
 
 
 def test_a_model_whose_predecessor_does_not_end_is_not_loaded_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
-from ros2_rfm_serving.engines.remote.seats import Seats
+from ros2_rfm_serving.engines.remote.connection_pool import ConnectionPool
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -312,10 +312,10 @@ def test_a_token_goes_as_a_bearer_and_never_into_an_error(tmp_path: Path, monkey
 
 @given(st.integers(1, 6), st.lists(st.lists(st.integers(0, 9), unique=True), max_size=30))
 def test_everybody_has_a_place_of_their_own_and_keeps_it_while_there_is_room(num_places: int, batches: list[list[int]]) -> None:
-    seats, last = Seats(range(num_places)), {}
+    seats, last = ConnectionPool(range(num_places)), {}
     for batch in (batch[:num_places] for batch in batches):
-        places = seats.take(batch)
-        seats.give_back(places)
+        places = seats.acquire(batch)
+        seats.release(places)
         assert len(set(places)) == len(batch)
         for robot, place in zip(batch, places, strict=True):
             others = {robot for robot, theirs in last.items() if theirs == place}
@@ -325,11 +325,11 @@ def test_everybody_has_a_place_of_their_own_and_keeps_it_while_there_is_room(num
 
 
 def test_a_place_in_use_is_nobody_else_s_nor_twice_its_own_holder_s() -> None:
-    seats = Seats("abcd")
-    first, second = seats.take([1, 2]), seats.take([1, 3])
+    seats = ConnectionPool("abcd")
+    first, second = seats.acquire([1, 2]), seats.acquire([1, 3])
     assert len({*first, *second}) == 4
-    seats.give_back(first)
-    assert set(seats.take([4, 5])) == set(first)
+    seats.release(first)
+    assert set(seats.acquire([4, 5])) == set(first)
 
 
 # --- the door -------------------------------------------------------------------------------------------------------------

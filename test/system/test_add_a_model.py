@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ros2_rfm_serving.cli.main import app
-from ros2_rfm_serving.engines.blank import blank_request, rehearse
+from ros2_rfm_serving.engines.warmup import warm_up, warmup_request
 
 from .test_factory import rfm_up
 
@@ -72,7 +72,7 @@ def test_the_page_serves_a_new_policy(repository: Path, folder: Path, ros_domain
 
 def test_the_page_s_other_policy_gives_whole_chunks(folder: Path) -> None:
     engine = runpy.run_path(str(folder / "plain_policy.py"))["build"](None)
-    rehearse(engine, 4)
-    request = blank_request(engine.contract)
+    warm_up(engine, 4)
+    request = warmup_request(engine.contract)
     request.state[36:39] = [0.04, -0.02, 0.0]
     assert np.allclose(engine.infer([request])[0].chunk_robot.sum(0), [4.0, -2.0, 0.0, 0.0], atol=1e-3)

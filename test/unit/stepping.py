@@ -41,7 +41,7 @@ class FakeStepping(FakeEngine):
         self._spend = spend
         self.costs(perceive_s, lambda rows: step_s)
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return request.num_steps or self.num_steps
 
     def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None: ...
@@ -50,13 +50,13 @@ class FakeStepping(FakeEngine):
         assert len(self.in_flight) + len(rows) <= self.max_rows and not self.in_flight.keys() & rows.keys()
         self.entered.append(list(rows))
         self._spend(self._perceive_s(len(rows)))
-        self.in_flight |= {number: (request, self.num_turns(request)) for number, request in rows.items()}
+        self.in_flight |= {number: (request, self.num_iterations(request)) for number, request in rows.items()}
         return {}
 
     def ready(self) -> Collection[int]:
         return [number for number in self.in_flight if number not in self.waits]
 
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         assert rows and set(rows) <= set(self.ready())
         self.turns.append(sorted(rows))
         self._spend(self._step_s(len(rows)))
@@ -65,7 +65,7 @@ class FakeStepping(FakeEngine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend(self._perceive_s(len(requests)))
-        for _ in range(max(map(self.num_turns, requests))):
+        for _ in range(max(map(self.num_iterations, requests))):
             self._spend(self._step_s(len(requests)))
         return super().infer(requests)
 

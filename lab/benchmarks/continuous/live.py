@@ -22,7 +22,7 @@ import numpy as np
 
 from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.engines.base import Stepping
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, ExecutionReport, InferenceRequest, ObservationRequest, Reply, RequestId, SessionRequest
@@ -166,7 +166,7 @@ class Robots:
 class Bench:
     def __init__(self, engine: Engine, setting: Setting) -> None:
         self._engine, self._setting, self._blanks = engine, setting, itertools.count(-1_000_000, -1)
-        blank = blank_request(engine.contract, setting.size_px)
+        blank = warmup_request(engine.contract, setting.size_px)
         rng = np.random.default_rng(setting.seed)
         images = {camera: rng.integers(0, 255, (*setting.size_px[::-1], 3), np.uint8) for camera in engine.contract.cameras}
         self._costs = StepCosts()
@@ -229,7 +229,7 @@ class Bench:
                 rows = {next(self._blanks): self._request for _ in range(size)}
                 stepping.enter(rows)
                 for _ in range(WARM_RUNS):
-                    stepping.turn(stepping.ready())
+                    stepping.iterate(stepping.ready())
                 stepping.leave(list(rows))
 
     def _closed(self, batching: str, number: int) -> float:

@@ -75,10 +75,10 @@ def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> 
     began_s = clock()
     import torch
 
-    from ros2_rfm_serving.engines.blank import blank_request
     from ros2_rfm_serving.engines.bundles import load_bundle
     from ros2_rfm_serving.engines.embedded.bundle import FILES, PROCESSOR_FILES
     from ros2_rfm_serving.engines.embedded.options import BundleOptions
+    from ros2_rfm_serving.engines.warmup import warmup_request
 
     _import_architecture(folder)
     torch.set_num_threads(1)
@@ -97,7 +97,7 @@ def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> 
         engine.warm_up()
     ready_s = clock()
     if chunks:
-        request = blank_request(engine.contract, encoded=engine.takes_encoded)
+        request = warmup_request(engine.contract, encoded=engine.takes_encoded)
         times_s = [_chunk_s(engine, request, clock) for _ in range(chunks + 1)]
     resident, files = resident_bytes()
     on_gpu = device.startswith("cuda")

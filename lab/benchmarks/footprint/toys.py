@@ -10,7 +10,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig
-    from ros2_rfm_serving.engines.architectures.manifest import Manifest
+    from ros2_rfm_serving.engines.architectures.manifest import BundleManifest
 
 ACTIONS = ("x", "y", "z", "gripper")
 SPECIAL = ("<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
@@ -30,13 +30,13 @@ def drawn(name: str, folder: Path, *, full: bool = False) -> Path:
     return folder
 
 
-def manifest_of(name: str, architecture: type[Architecture], config: ArchitectureConfig) -> Manifest:
-    from ros2_rfm_serving.engines.architectures.manifest import Manifest, Promise
+def manifest_of(name: str, architecture: type[Architecture], config: ArchitectureConfig) -> BundleManifest:
+    from ros2_rfm_serving.engines.architectures.manifest import BundleManifest, Promise
 
     promise = Promise(
         action_names=ACTIONS[: config.action_columns], cameras=("front", "wrist"), state_size=min(6, config.state_columns)
     )
-    return Manifest(
+    return BundleManifest(
         architecture=name,
         network=config.model_dump(mode="json"),
         contract=promise,

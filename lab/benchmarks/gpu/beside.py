@@ -9,9 +9,9 @@ from statistics import median
 
 from lab.benchmarks.gpu.child import Task
 from lab.benchmarks.gpu.networks import engine_of, recorded
-from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.flow.aside import Here
+from ros2_rfm_serving.engines.flow.perception_stream import InlinePerception
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.operate.pipeline_timing import clock_of
 
@@ -40,7 +40,7 @@ def run(task: Task, name: str) -> None:
     if not missing:
         return
     beside = engine_of(name, machine.size, recorded(machine, TOY_SIZES if task.is_toy else SIZES))
-    before = SteppingEngine(beside.stepped, beside.sampling, Here())
+    before = SteppingEngine(beside.stepped, beside.sampling, InlinePerception())
     for engine in (before, beside):
         engine.warm_up()
     for done, entering in enumerate(missing):
@@ -66,8 +66,8 @@ def measured(engine: SteppingEngine, entering: int, wanted: int, device: str) ->
     steps.
     Raises: `ModelError`.
     """
-    clock, blank, numbers = clock_of(device), blank_request(engine.contract), count()
-    most = entering * max(1, min(engine.num_turns(blank), engine.max_rows // entering))
+    clock, blank, numbers = clock_of(device), warmup_request(engine.contract), count()
+    most = entering * max(1, min(engine.num_iterations(blank), engine.max_rows // entering))
     in_flight, num_ended = set[int](), -2 * most
     enters_s, turns_s, began_s = list[float](), list[float](), clock()
     while num_ended < wanted:
@@ -80,7 +80,7 @@ def measured(engine: SteppingEngine, entering: int, wanted: int, device: str) ->
             in_flight |= new.keys()
             enters_s.append(clock() - begins_s)
         begins_s = clock()
-        answers = engine.turn(engine.ready())
+        answers = engine.iterate(engine.ready())
         turns_s.append(clock() - begins_s)
         _raised(answers)
         in_flight -= answers.keys()

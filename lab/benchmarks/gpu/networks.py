@@ -13,10 +13,10 @@ from lab.benchmarks.gpu.machine import Machine, Size
 from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig
 from ros2_rfm_serving.engines.architectures.bundle import Unfilled
 from ros2_rfm_serving.engines.architectures.engine import sampling_of
-from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise
+from ros2_rfm_serving.engines.architectures.manifest import BundleManifest, Processing, Promise
 from ros2_rfm_serving.engines.architectures.names import architecture_of
 from ros2_rfm_serving.engines.architectures.policy import ArchitecturePolicy, contract_of
-from ros2_rfm_serving.engines.architectures.processor import Encoding
+from ros2_rfm_serving.engines.architectures.processor import PromptEncoding
 from ros2_rfm_serving.engines.architectures.ternary import TernaryLinear
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
@@ -95,7 +95,7 @@ def engine_of(name: str, size: Size, options: BundleOptions, cameras: tuple[str,
     promise = Promise(
         action_names=ACTIONS[: config.action_columns], cameras=cameras, state_size=min(STATE_SIZE, config.state_columns)
     )
-    manifest = Manifest(
+    manifest = BundleManifest(
         architecture=name,
         network=config.model_dump(mode="json"),
         contract=promise,
@@ -122,6 +122,6 @@ class Words:
         self._places[STATE] = getattr(config, "state_token", 0)
         self._known = min(config.vocabulary or MOST_WORDS, MOST_WORDS)
 
-    def encode(self, sequence: str) -> Encoding:
+    def encode(self, sequence: str) -> PromptEncoding:
         found = re.findall(r"<[^<>]*>|\w+|[^\w\s]", sequence)
         return SimpleNamespace(ids=[self._places.get(word, 1 + zlib.crc32(word.encode()) % (self._known - 1)) for word in found])

@@ -24,8 +24,8 @@ from lab.benchmarks.gpu.networks import engine_of, recorded
 from lab.benchmarks.gpu.rows import Rows
 from lab.benchmarks.gpu.speeds import IMAGE_PX, fitted_request
 from ros2_rfm_serving.dispatch import CONTINUOUS, StepCosts
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import EngineError, ModelError, RfmError
 from ros2_rfm_serving.ros.node.clock import clock
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
@@ -123,7 +123,7 @@ class Rig:
         self._blank = fitted_request(engine)
         costs = StepCosts()
         if batching == CONTINUOUS:
-            costs = step_costs(engine, engine.max_batch_size, blank_request(engine.contract, IMAGE_PX), clock)
+            costs = step_costs(engine, engine.max_batch_size, warmup_request(engine.contract, IMAGE_PX), clock)
         config = ServerConfig(
             name="bench", batch_size=engine.max_batch_size, max_sessions=CLIENTS, batching=batching, costs=costs, window_s=1.0
         )

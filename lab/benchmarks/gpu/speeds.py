@@ -13,9 +13,9 @@ import torch
 from lab.benchmarks.gpu.child import Task
 from lab.benchmarks.gpu.networks import engine_of
 from lab.benchmarks.gpu.rows import Value
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import EnginePhases, InferenceRequest
 
@@ -125,7 +125,7 @@ COLUMNS = (
 
 def fitted_request(engine: SteppingEngine) -> InferenceRequest:
     """Return a request with images as a decoding thread prepares them, which is not timed."""
-    blank = blank_request(engine.contract, IMAGE_PX)
+    blank = warmup_request(engine.contract, IMAGE_PX)
     if not engine.fit_image:
         return blank
     pixels = {camera: image for camera, image in blank.images.items() if isinstance(image, np.ndarray)}

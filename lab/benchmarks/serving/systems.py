@@ -146,7 +146,7 @@ def _ours(
 
 def _catalogue(setup: Setup, takes_encoded: bool, image_px: int) -> str:
     entry = {
-        "engine": "ros2_rfm_serving.engines.sleeping:build",
+        "engine": "ros2_rfm_serving.engines.fixed_latency:build",
         "action_names": [f"joint_{i}" for i in range(14)],
         "cameras": sorted(file.stem for file in setup.images.glob("*.jpg")),
         "state_size": 14,

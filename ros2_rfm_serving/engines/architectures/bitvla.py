@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig, Observation
 from ros2_rfm_serving.engines.architectures.bitnet import BitNet, BitNetConfig
-from ros2_rfm_serving.engines.architectures.joining import joined_images
+from ros2_rfm_serving.engines.architectures.image_insertion import joined_images
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling
 from ros2_rfm_serving.engines.architectures.ternary import TernaryLinear
 from ros2_rfm_serving.engines.architectures.vision import Siglip, VisionConfig

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig
-from ros2_rfm_serving.engines.architectures.manifest import FORMAT, TOKENIZER, Affine, Manifest, first_of
+from ros2_rfm_serving.engines.architectures.manifest import FORMAT, TOKENIZER, Affine, BundleManifest, first_of
 from ros2_rfm_serving.engines.architectures.names import architecture_of
 from ros2_rfm_serving.engines.architectures.processor import Tokenizer
 from ros2_rfm_serving.engines.embedded.bundle import CONFIG, WEIGHTS, content_hash, read_config, read_weights, write_weights
@@ -29,22 +29,22 @@ PER_NUMBER = frozenset({"constant", "unscaled"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
-    manifest: Manifest
+class LoadedBundle:
+    manifest: BundleManifest
     network: Architecture
     tokenizer: Tokenizer
     content_hash: str
 
 
-def manifest_of(folder: Path) -> Manifest:
+def manifest_of(folder: Path) -> BundleManifest:
     """Return the manifest of a bundle. Raises: `ModelError` that names the key."""
     try:
-        return Manifest.model_validate(read_config(folder))
+        return BundleManifest.model_validate(read_config(folder))
     except ValidationError as error:
         raise ModelError(f"{folder / CONFIG}: {first_of(error)}") from error
 
 
-def require_current(manifest: Manifest, folder: Path) -> None:
+def require_current(manifest: BundleManifest, folder: Path) -> None:
     """Check that a bundle of format 1 has numbers with the same meaning today: those by mean and deviation.
 
     That format kept the middle and half of each range, which loses columns that hardly moved; only pi0 and SmolVLA are published
@@ -69,7 +69,7 @@ def _lost(affine: Affine) -> bool:
     )
 
 
-def network_config(manifest: Manifest, folder: Path) -> ArchitectureConfig:
+def network_config(manifest: BundleManifest, folder: Path) -> ArchitectureConfig:
     """Return the sizes of the network. Raises: `ModelError` that names the key."""
     try:
         return architecture_of(manifest.architecture).config_class.model_validate(manifest.network)
@@ -77,7 +77,7 @@ def network_config(manifest: Manifest, folder: Path) -> ArchitectureConfig:
         raise ModelError(f"{folder / CONFIG}: network.{first_of(error)}") from error
 
 
-def load(folder: Path, *, as_saved: bool = False) -> Loaded:
+def load(folder: Path, *, as_saved: bool = False) -> LoadedBundle:
     """Load a bundle, ready for inference, in float32 or as it was saved.
 
     Raises: `ModelError` that names the file, the key and its problem.
@@ -91,7 +91,7 @@ def load(folder: Path, *, as_saved: bool = False) -> Loaded:
     weights = read_weights(folder)
     network = network_of(manifest, weights, folder)
     network.load_state_dict(weights, assign=True)
-    return Loaded(
+    return LoadedBundle(
         manifest=manifest,
         network=(network if as_saved else network.float()).eval().requires_grad_(False),
         tokenizer=tokenizer,
@@ -99,7 +99,7 @@ def load(folder: Path, *, as_saved: bool = False) -> Loaded:
     )
 
 
-def save(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer: str) -> str:
+def save(folder: Path, manifest: BundleManifest, weights: dict[str, Tensor], tokenizer: str) -> str:
     """Write a bundle and return its hash.
     tokenizer: content of its file. Raises: `ModelError` if the weights are not the network's."""
     require_whole(folder, manifest, weights, tokenizer)
@@ -110,10 +110,10 @@ def save(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer
     return content_hash(folder)
 
 
-def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer: str) -> None:
+def require_whole(folder: Path, manifest: BundleManifest, weights: dict[str, Tensor], tokenizer: str) -> None:
     """Check the parts of a bundle before any is written. folder: for the errors alone. Raises: `ModelError`."""
     try:
-        Manifest.model_validate(manifest.model_dump(mode="json"))
+        BundleManifest.model_validate(manifest.model_dump(mode="json"))
     except ValidationError as error:
         raise ModelError(f"{folder / CONFIG}: {first_of(error)}") from error
     config = network_config(manifest, folder)
@@ -121,7 +121,7 @@ def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], 
     require_words(tokenizer_of(tokenizer, folder / TOKENIZER), config, folder / TOKENIZER)
 
 
-def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> Architecture:
+def network_of(manifest: BundleManifest, weights: dict[str, Tensor], folder: Path) -> Architecture:
     """Return the network without its weights, which fit it and are to be assigned. Raises: `ModelError` if they do not fit."""
     config = network_config(manifest, folder)
     _shaped(manifest, config, weights, folder)
@@ -129,7 +129,7 @@ def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> 
         return architecture_of(manifest.architecture)(config)
 
 
-def _shaped(manifest: Manifest, config: ArchitectureConfig, weights: dict[str, Tensor], folder: Path) -> None:
+def _shaped(manifest: BundleManifest, config: ArchitectureConfig, weights: dict[str, Tensor], folder: Path) -> None:
     """Check that the parts of a bundle belong to one network. Raises: `ModelError` if they do not."""
     require_room(manifest, config, folder)
     try:
@@ -140,7 +140,7 @@ def _shaped(manifest: Manifest, config: ArchitectureConfig, weights: dict[str, T
     require_same(network, weights, folder / WEIGHTS)
 
 
-def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -> None:
+def require_room(manifest: BundleManifest, config: ArchitectureConfig, folder: Path) -> None:
     """Check that the columns of the contract fit into the network. Raises: `ModelError` that names the key."""
     promise, prompt = manifest.contract, manifest.processing.prompt
     sources = [column for column in manifest.processing.relative if column is not None]
@@ -160,7 +160,7 @@ def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -
     _require_columns(manifest, folder)
 
 
-def _require_columns(manifest: Manifest, folder: Path) -> None:
+def _require_columns(manifest: BundleManifest, folder: Path) -> None:
     """Check that there are as many statistics as the contract has columns. Raises: `ModelError` that names the key."""
     processing, num_actions = manifest.processing, len(manifest.contract.action_names)
     for key, affine, columns in (

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.base import MAX_CHUNK, Architecture, ArchitectureConfig, Observation
 from ros2_rfm_serving.engines.architectures.evo_head import EvoHead, EvoHeadConfig
+from ros2_rfm_serving.engines.architectures.image_insertion import joined_images
 from ros2_rfm_serving.engines.architectures.intern_vision import Connector, InternVit
-from ros2_rfm_serving.engines.architectures.joining import joined_images
 from ros2_rfm_serving.engines.architectures.language import CausalLanguage
 from ros2_rfm_serving.engines.architectures.layers import DecoderConfig
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.architectures.base import MAX_CHUNK, Architecture, ArchitectureConfig, Observation
 from ros2_rfm_serving.engines.architectures.groot_head import GrootHead, HeadConfig, Prefix
-from ros2_rfm_serving.engines.architectures.joining import joined_images
+from ros2_rfm_serving.engines.architectures.image_insertion import joined_images
 from ros2_rfm_serving.engines.architectures.language import CausalLanguage
 from ros2_rfm_serving.engines.architectures.layers import DecoderConfig, unread
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling

@@ -12,7 +12,7 @@ from ros2_rfm_serving.engines.architectures.base import MAX_CHUNK, ArchitectureC
 from ros2_rfm_serving.engines.architectures.groot_head import GrootHead, HeadConfig, Prefix
 from ros2_rfm_serving.engines.architectures.groot_n1_5 import QWEN3
 from ros2_rfm_serving.engines.architectures.groot_n1_6 import GrootN16, GrootN16Config
-from ros2_rfm_serving.engines.architectures.joining import Joined, joined_images
+from ros2_rfm_serving.engines.architectures.image_insertion import JoinedPrompt, joined_images
 from ros2_rfm_serving.engines.architectures.language import CausalLanguage
 from ros2_rfm_serving.engines.architectures.layers import DecoderConfig, Rotation
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling
@@ -117,7 +117,7 @@ class GrootN17(GrootN16):
         tokens, deep = said if isinstance(said, tuple) else (said.pooler_output, said.deepstack_features)
         return [each.reshape(*images.shape[:2], vision.side**2, -1) for each in (tokens, *deep)]
 
-    def _rotation(self, joined: Joined) -> Rotation:
+    def _rotation(self, joined: JoinedPrompt) -> Rotation:
         """Return the rotation by time, height and width.
         A word has the same position in all three. An image's patches have positions of their own, from the image's beginning."""
         config = self.config

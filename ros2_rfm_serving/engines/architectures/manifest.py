@@ -194,7 +194,7 @@ class Promise(_Part):
         return names
 
 
-class Manifest(_Part):
+class BundleManifest(_Part):
     """Content of `config.json`. The architecture's own `config_class` checks `network`."""
 
     format: Literal[1, 2] = FORMAT

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.base import Architecture, Observation
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest
+from ros2_rfm_serving.engines.architectures.manifest import Affine, BundleManifest
 from ros2_rfm_serving.engines.architectures.processor import Processor, Tokenizer
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
@@ -28,7 +28,7 @@ class ArchitecturePolicy:
     def __init__(
         self,
         contract: ModelContract,
-        manifest: Manifest,
+        manifest: BundleManifest,
         network: Architecture,
         tokenizer: Tokenizer,
         options: BundleOptions = ON_CPU,
@@ -162,7 +162,7 @@ class ArchitecturePolicy:
         return (self._network.velocity(x, time, context).to(x.dtype),)
 
 
-def contract_of(model: str, manifest: Manifest, chunk_length: int, content_hash: str) -> ModelContract:
+def contract_of(model: str, manifest: BundleManifest, chunk_length: int, content_hash: str) -> ModelContract:
     """Return the contract of a bundle. content_hash: of the bundle."""
     promise, processing = manifest.contract, manifest.processing
     of_places = not processing.relative and processing.action.lines == 1  # else these are no positions of a robot

@@ -17,34 +17,34 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.base import ArchitectureConfig, Observation
-from ros2_rfm_serving.engines.architectures.manifest import Images, Manifest, Prompt
+from ros2_rfm_serving.engines.architectures.manifest import BundleManifest, Images, Prompt
 from ros2_rfm_serving.engines.architectures.normaliser import Normaliser, Numbers
 from ros2_rfm_serving.engines.architectures.recropping import recropped
-from ros2_rfm_serving.engines.uploads import Here, uploads_to
+from ros2_rfm_serving.engines.uploads import HostDevice, uploads_to
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
 
-class Encoding(Protocol):
+class PromptEncoding(Protocol):
     ids: list[int]
 
 
 class Tokenizer(Protocol):
     """Interface of the library `tokenizers`."""
 
-    def encode(self, sequence: str) -> Encoding: ...
+    def encode(self, sequence: str) -> PromptEncoding: ...
 
 
 class Processor:
     """Processor of one bundle: the same instruction and state give the same tokens in every batch."""
 
-    def __init__(self, manifest: Manifest, config: ArchitectureConfig, tokenizer: Tokenizer, device: str) -> None:
+    def __init__(self, manifest: BundleManifest, config: ArchitectureConfig, tokenizer: Tokenizer, device: str) -> None:
         processing, contract = manifest.processing, manifest.contract
         self._images, self._prompt, self._device = processing.images, processing.prompt, device
         self._scales = {where.split(":")[0]: _scale(processing.images, where) for where in ("cpu", device)}
         """Mean and deviation of images, by the place where they are resized: the device, or the host for an image that was not sent
         ahead."""
         self.uploads = uploads_to(device, self._normalized)
-        self.ahead = self.uploads or Here(self._normalized)
+        self.ahead = self.uploads or HostDevice(self._normalized)
         """Uploads whose `send` is `Engine.fit_image`."""
         self._tokenizer, self._cameras = tokenizer, contract.cameras
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf

@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.layers import kernels_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeNetwork
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
-from ros2_rfm_serving.engines.embedded.planner import Planner
+from ros2_rfm_serving.engines.embedded.planner import SubgoalPlanner
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
 from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
@@ -52,7 +52,7 @@ def _engine_of(model: str, folder: Path, network: bundle.Network, content_hash: 
         tokens = TokenPolicy(model, network, content_hash, options, partial(_as_saved, TokenPolicyNetwork, folder))
         return TokenEngine(tokens, _token_sampling(network.config, options))
     if isinstance(network, PlannerNetwork):
-        return Planner(model, network, content_hash, options, partial(_as_saved, PlannerNetwork, folder))
+        return SubgoalPlanner(model, network, content_hash, options, partial(_as_saved, PlannerNetwork, folder))
     return Judge(model, network, content_hash, options, partial(_as_saved, JudgeNetwork, folder))
 
 

@@ -20,7 +20,7 @@ from ros2_rfm_serving.engines.uploads import uploads_to
 from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest
 
 
-class Inputs:
+class NetworkInputs:
     """Inputs of the embedded networks.
     Each batch gets memory of its own: an image is copied once, to memory that the device reads."""
 
@@ -79,7 +79,7 @@ def resized_there(pixels: Tensor, size_px: int) -> Tensor:
     return smaller[0].permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).contiguous()
 
 
-def placed(network: ContextEncoder | JudgeNetwork, options: BundleOptions) -> Inputs:
+def placed(network: ContextEncoder | JudgeNetwork, options: BundleOptions) -> NetworkInputs:
     """Move and cast the network, and return the conversion of requests to its inputs."""
     if options.quantizes:
         assert isinstance(network, ContextEncoder)  # `load_embedded` refuses other networks
@@ -88,7 +88,7 @@ def placed(network: ContextEncoder | JudgeNetwork, options: BundleOptions) -> In
         network.cast(getattr(torch, options.dtype))
     network.to(options.device)
     config = network.config
-    inputs = Inputs(config.cameras, config.image_size_px, config.vocabulary, config.max_words, options.device)
+    inputs = NetworkInputs(config.cameras, config.image_size_px, config.vocabulary, config.max_words, options.device)
     if options.device_decoding:
         first = partial(resized_there, size_px=config.image_size_px)
         inputs.decode_image = decoder_for(inputs.uploads, options.device, first)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Parity
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.embedded import Embedded
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
@@ -17,11 +16,12 @@ from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import filled
-from ros2_rfm_serving.engines.rounded import Rounded
+from ros2_rfm_serving.engines.reduced_precision import ReducedPrecisionEngine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
-class Judge(Embedded[JudgeNetwork], Rounded):
+class Judge(Embedded[JudgeNetwork], ReducedPrecisionEngine):
     """Engine that gives one verdict per request."""
 
     def _begin(self, model: str, content_hash: str) -> None:
@@ -47,7 +47,7 @@ class Judge(Embedded[JudgeNetwork], Rounded):
 
     def warm_up(self) -> None:
         for size in self._sizes or (1,):
-            self.infer([blank_request(self._contract)] * size)
+            self.infer([warmup_request(self._contract)] * size)
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         return in_halves(self._infer, requests)

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Parity
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import instructions
 from ros2_rfm_serving.engines.embedded.embedded import Embedded
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE
 from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerNetwork
 from ros2_rfm_serving.engines.flow import parity
-from ros2_rfm_serving.engines.rounded import Rounded
+from ros2_rfm_serving.engines.reduced_precision import ReducedPrecisionEngine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
-class Planner(Embedded[PlannerNetwork], Rounded):
+class SubgoalPlanner(Embedded[PlannerNetwork], ReducedPrecisionEngine):
     """Engine that answers with the remaining subgoals, in order, one per line; `score` is their probability."""
 
     def _begin(self, model: str, content_hash: str) -> None:
@@ -39,7 +39,7 @@ class Planner(Embedded[PlannerNetwork], Rounded):
         return MAX_BATCH_SIZE
 
     def warm_up(self) -> None:
-        self.infer([blank_request(self._contract)])
+        self.infer([warmup_request(self._contract)])
 
     @torch.inference_mode()
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:

@@ -13,13 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Parity, SamplingConfig, VelocityModel, offered
-from ros2_rfm_serving.engines.blank import blank_request, guided
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
-from ros2_rfm_serving.engines.flow.sampling import Sample, filled, padded, robot_space, sample
+from ros2_rfm_serving.engines.flow.sampling import FlowSample, filled, padded, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
 from ros2_rfm_serving.engines.heap import give_back
-from ros2_rfm_serving.engines.rounded import Rounded
+from ros2_rfm_serving.engines.reduced_precision import ReducedPrecisionEngine
+from ros2_rfm_serving.engines.warmup import guided, warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
@@ -27,7 +27,7 @@ WARM_STEPS = 5
 """Denoising steps per kind of request and batch size at warm-up, enough for kernels that are optimised after a few runs."""
 
 
-class FlowEngine(Rounded):
+class FlowEngine(ReducedPrecisionEngine):
     """Engine that serves a `VelocityModel` through our sampling loop.
 
     The loop can guide any flow-matching model, and fix the prefix of any model that was trained for it, except a regression model.
@@ -130,7 +130,7 @@ class FlowEngine(Rounded):
         answers = list(zip(chunks, robot, updates, strict=True))[:rows]
         return [EngineReply(chunk_model=m, chunk_robot=r, updates=u, phases=phases) for m, r, u in answers]
 
-    def _sample(self, requests: Sequence[InferenceRequest]) -> Sample:
+    def _sample(self, requests: Sequence[InferenceRequest]) -> FlowSample:
         config = replace(self._config, num_steps=steps_for(requests[0], self._config))
         return sample(self._model, requests, config, clock=self.clock)
 
@@ -154,5 +154,5 @@ class FlowEngine(Rounded):
 
     def _all_kinds(self) -> list[InferenceRequest]:
         """Return one blank request for each program that the model needs."""
-        blank = blank_request(self.contract)
+        blank = warmup_request(self.contract)
         return [blank, guided(blank, true_jacobian=True)] if self.contract.true_jacobian else [blank]

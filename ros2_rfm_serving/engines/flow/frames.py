@@ -80,7 +80,7 @@ class _Session:
         return self.granted[min(self.frames[row], len(self.granted) - 1)]
 
 
-class Frames:
+class FrameRows:
     """Rows in flight of pipelined sessions."""
 
     def __init__(self) -> None:

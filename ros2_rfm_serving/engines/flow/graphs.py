@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ros2_rfm_serving.engines.kept_kernels import keep_kernels
+from ros2_rfm_serving.engines.kernel_cache import use_kernel_cache
 
 Tensors = tuple[Tensor, ...]
 Function = Callable[..., Tensors]
@@ -84,7 +84,7 @@ def accelerated(function: Function, *, compiled: bool, recorded: bool) -> Functi
     if not (compiled or recorded):
         return function
     if compiled:
-        keep_kernels()
+        use_kernel_cache()
     fast: Function = torch.compile(function, dynamic=False) if compiled else function
     return without_gradients(function, Graphed(fast) if recorded else fast)
 

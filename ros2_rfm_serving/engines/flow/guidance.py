@@ -63,7 +63,7 @@ def previous_chunk(prefix: Array, length: int, num_actions: int, *, zero_padded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class GuidanceTarget:
     """Guidance target of the rows of a batch."""
 
     actions: Tensor
@@ -89,7 +89,7 @@ def _asked(request: InferenceRequest) -> tuple[Array, Guidance]:
     return (request.prefix_model, request.guidance) if asks else _FREE
 
 
-def target_of(requests: Sequence[InferenceRequest], like: Tensor) -> Target | None:
+def target_of(requests: Sequence[InferenceRequest], like: Tensor) -> GuidanceTarget | None:
     """Return the guidance target of a batch, or None if no request asks for guidance and has a prefix.
 
     like: a tensor [B, T, A] of the sampling loop. Guidance fades out at the execution horizon even if the prefix is shorter:
@@ -108,7 +108,7 @@ def target_of(requests: Sequence[InferenceRequest], like: Tensor) -> Target | No
     )
     actions = [previous_chunk(prefix, total, num_actions, zero_padded=guidance.zero_padded) for prefix, guidance in rows]
     true_jacobian = [guidance.true_jacobian for guidance in settings]
-    return Target(
+    return GuidanceTarget(
         actions=torch.from_numpy(np.stack(actions)).to(like),
         weights=torch.from_numpy(weights)[..., None].to(like),
         max_weight=np.array([guidance.max_weight for guidance in settings])[:, None, None],
@@ -116,7 +116,7 @@ def target_of(requests: Sequence[InferenceRequest], like: Tensor) -> Target | No
     )
 
 
-def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float | Weights, target: Target) -> Tensor:
+def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float | Weights, target: GuidanceTarget) -> Tensor:
     """Return the model's velocity, [B, T, A], less the correction that pulls its clean estimate towards the target.
 
     x: [B, T, A]. tau: one number for all rows, or [B, 1, 1].
@@ -132,7 +132,7 @@ def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float 
 
 
 def _through_model(
-    velocity: Callable[[Tensor], Tensor], x: Tensor, time: float | Tensor, target: Target, rows: Tensor
+    velocity: Callable[[Tensor], Tensor], x: Tensor, time: float | Tensor, target: GuidanceTarget, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return velocity and correction.
     The correction is the vector-Jacobian product of error and clean estimate for `rows`, and the error itself for all others."""

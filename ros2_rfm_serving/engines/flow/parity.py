@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Parity, Predicts, SamplingConfig, VelocityModel
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.ramp import begun, ramped
 from ros2_rfm_serving.engines.flow.sampling import anchored, filled, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import cosine_levels
 from ros2_rfm_serving.engines.precision import INT4, INT8, STORED, name_of
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
 
 Exact = npt.NDArray[np.float64]
@@ -141,7 +141,7 @@ def compare(block: str, got: Any, reference: Any, dtype: torch.dtype) -> Parity:
 def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
     """Return requests full of noise with an instruction that the model knows. They are always the same."""
     rng = np.random.default_rng(0)
-    blank = blank_request(contract)
+    blank = warmup_request(contract)
     return [
         replace(
             blank,

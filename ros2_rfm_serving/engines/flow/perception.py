@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.flow.flight import SteppedModel
 from ros2_rfm_serving.engines.flow.frames import SessionKey, blocks_of_stages, session_of
 from ros2_rfm_serving.engines.flow.graphs import Function, Tensors
+from ros2_rfm_serving.engines.flow.in_flight import SteppedModel
 from ros2_rfm_serving.engines.flow.sampling import filled
-from ros2_rfm_serving.engines.flow.slots import Seen
+from ros2_rfm_serving.engines.flow.slots import PerceivedContext
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import InferenceRequest, PipelineConfig
 
@@ -52,7 +52,7 @@ class Arithmetic(TorchFunctionMode):
         return result
 
 
-class Observed(NamedTuple):
+class PerceivedObservation(NamedTuple):
     """Observation on its way through perception, with its current tensors, [1, ...]."""
 
     request: InferenceRequest
@@ -62,26 +62,26 @@ class Observed(NamedTuple):
 class StagedPerception:
     def __init__(self, model: SteppedModel, fixed_shapes: Sequence[int]) -> None:
         self._model, self._fixed_shapes = model, fixed_shapes
-        self._on_the_way: dict[SessionKey, list[Observed]] = {}
+        self._on_the_way: dict[SessionKey, list[PerceivedObservation]] = {}
         """Pending observations by session, newest first; the one at index i has passed i + 1 stages."""
 
     def require(self, pipelining: PipelineConfig) -> None:
         """Check that the model's perception can be split as asked. Raises: `ModelError` if it cannot."""
         self._stages(pipelining.pp_perception)
 
-    def frame(self, requests: Sequence[InferenceRequest]) -> list[Observed | None]:
+    def frame(self, requests: Sequence[InferenceRequest]) -> list[PerceivedObservation | None]:
         """Run one frame of several sessions, each with a new observation. Returns, for each session, the observation whose
         perception is complete, or None. Raises: `ModelError` if the model's perception cannot be split as asked."""
         by_depth: dict[int, list[int]] = {}
         for i, request in enumerate(requests):
             assert request.pipelining is not None
             by_depth.setdefault(request.pipelining.pp_perception, []).append(i)
-        ends: dict[int, Observed | None] = {}
+        ends: dict[int, PerceivedObservation | None] = {}
         for stages, members in by_depth.items():
             ends.update(zip(members, self._frame([requests[i] for i in members], stages), strict=True))
         return [ends[i] for i in range(len(requests))]
 
-    def _frame(self, requests: Sequence[InferenceRequest], stages: int) -> list[Observed | None]:
+    def _frame(self, requests: Sequence[InferenceRequest], stages: int) -> list[PerceivedObservation | None]:
         """Run one frame of sessions with the same number of stages."""
         sessions, blocks = [session_of(request.id) for request in requests], self._stages(stages)
         lines = [[new, *self._on_the_way.get(key, [])] for new, key in zip(self._begun(requests), sessions, strict=True)]
@@ -106,18 +106,18 @@ class StagedPerception:
     def _costs(self) -> list[int]:
         """Multiply-adds of each block, counted while a blank request passes through the uncompiled blocks."""
         assert isinstance(self._model, InBlocks)
-        tensors, costs = self._model.inputs([blank_request(self._model.contract)]), []
+        tensors, costs = self._model.inputs([warmup_request(self._model.contract)]), []
         for block in self._model.perception:
             with torch.enable_grad(), Arithmetic() as counted:  # with gradients on, no block is compiled or recorded
                 tensors = block(*tensors)
             costs.append(counted.multiply_adds)
         return costs
 
-    def _begun(self, requests: Sequence[InferenceRequest]) -> list[Observed]:
+    def _begun(self, requests: Sequence[InferenceRequest]) -> list[PerceivedObservation]:
         assert isinstance(self._model, InBlocks)
         return _rows(requests, self._model.inputs(requests))
 
-    def _passed(self, observed: Sequence[Observed], blocks: Sequence[Function]) -> list[Observed]:
+    def _passed(self, observed: Sequence[PerceivedObservation], blocks: Sequence[Function]) -> list[PerceivedObservation]:
         """Run one stage of these observations as one batch."""
         if not observed:
             return []
@@ -128,9 +128,9 @@ class StagedPerception:
         return _rows([each.request for each in observed], tensors)
 
 
-def _rows(requests: Sequence[InferenceRequest], batch: Tensors) -> list[Observed]:
+def _rows(requests: Sequence[InferenceRequest], batch: Tensors) -> list[PerceivedObservation]:
     """Split a batch into observations, each with memory of its own, so that none keeps the whole batch alive."""
-    return [Observed(request, tuple(t[i : i + 1].clone() for t in batch)) for i, request in enumerate(requests)]
+    return [PerceivedObservation(request, tuple(t[i : i + 1].clone() for t in batch)) for i, request in enumerate(requests)]
 
 
 @dataclass
@@ -144,9 +144,9 @@ class PublicContext:
     fetch_offset: int
     sequence: int = 0
     """Sequence number of the observation in the front buffer."""
-    _back: tuple[int, Seen] | None = None
+    _back: tuple[int, PerceivedContext] | None = None
 
-    def put(self, sequence: int, newest: Seen) -> Seen | None:
+    def put(self, sequence: int, newest: PerceivedContext) -> PerceivedContext | None:
         """Store the newest context, and return the one that rows read in this frame, or None if there is none yet."""
         if self.fetch_offset == 0:
             self.sequence = sequence

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Anchored, Predicts, Relative, SamplingConfig, VelocityModel, offered
 from ros2_rfm_serving.engines.flow.device import Stopwatch
-from ros2_rfm_serving.engines.flow.guidance import Target, target_of
+from ros2_rfm_serving.engines.flow.guidance import GuidanceTarget, target_of
 from ros2_rfm_serving.engines.flow.ramp import begun, ramped
 from ros2_rfm_serving.engines.flow.solvers import Numbers, Solver, solver_of
 from ros2_rfm_serving.engines.identity import generator_of
@@ -29,7 +29,7 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import NO_PHASES, Array, Conditioning, EnginePhases, InferenceRequest, ModelContract
 
 
-class Sample(NamedTuple):
+class FlowSample(NamedTuple):
     """Sampled chunks, in model space."""
 
     chunks: Array
@@ -45,7 +45,7 @@ def sample(
     config: SamplingConfig,
     noise: Array | None = None,
     clock: Callable[[], float] | None = None,
-) -> Sample:
+) -> FlowSample:
     """Sample the chunks of a batch.
 
     The same request and seed, or the same noise, [B, T, W], give the same chunk: bit for bit alone, up to rounding in a batch.
@@ -66,7 +66,7 @@ def sample(
         watch.mark()
     columns = len(contract.action_names)
     found = chunks[..., :columns].cpu().numpy(), updates[..., :columns].cpu().numpy()
-    return Sample(*found, watch.phases(solver.num_steps))
+    return FlowSample(*found, watch.phases(solver.num_steps))
 
 
 def anchored(model: VelocityModel, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
@@ -95,7 +95,7 @@ class Held:
     free: Tensor
     """Factor of each update, [B, T]: 0 for a given chunk step, else 1; less where the step follows the model in part
     (engines/flow/ramp.py)."""
-    target: Target | None
+    target: GuidanceTarget | None
     """Guidance target; None if no row is guided."""
 
 

@@ -14,27 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.flow.aside import Event
 from ros2_rfm_serving.engines.flow.graphs import Tensors
-from ros2_rfm_serving.engines.flow.guidance import Target
+from ros2_rfm_serving.engines.flow.guidance import GuidanceTarget
+from ros2_rfm_serving.engines.flow.perception_stream import PerceptionEvent
 from ros2_rfm_serving.engines.flow.sampling import Held
 from ros2_rfm_serving.errors import ModelError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class PerceivedContext:
     """Context of rows, with the conditioning that belongs to the same observations."""
 
     held: Held
     context: Tensors
     """Tensors, each [B, ...]."""
-    there: Event | None = None
+    there: PerceptionEvent | None = None
     """Event after which the context is complete; None if it is complete for all work that is enqueued later."""
 
-    def row(self, i: int) -> Seen:
+    def row(self, i: int) -> PerceivedContext:
         held, target = self.held, self.held.target
         own = slice(i, i + 1)
-        return Seen(
+        return PerceivedContext(
             held=Held(
                 prefix=held.prefix[own],
                 fixed=held.fixed[own],
@@ -45,12 +45,12 @@ class Seen:
             there=self.there,
         )
 
-    def with_its_own(self, context: Tensors) -> Seen:
+    def with_its_own(self, context: Tensors) -> PerceivedContext:
         """Return a copy with `context` and memory of its own, so that a row does not keep its batch alive."""
         return replace(self, held=copy.deepcopy(self.held), context=context)
 
 
-class Batch(NamedTuple):
+class SlotBatch(NamedTuple):
     """Views of some slots."""
 
     x: Tensor
@@ -64,7 +64,7 @@ class Batch(NamedTuple):
 
 
 class Slots:
-    def __init__(self, num_slots: int, x: Tensor, seen: Seen, num_steps: int) -> None:
+    def __init__(self, num_slots: int, x: Tensor, seen: PerceivedContext, num_steps: int) -> None:
         """Allocate slots that are shaped like the given rows, of which there is at least one."""
         with torch.inference_mode(False):  # otherwise guidance could not be differentiated
             self.x = _memory(num_slots, x)
@@ -72,7 +72,7 @@ class Slots:
             self._context = tuple(_memory(num_slots, tensor) for tensor in seen.context)
             self._held = tuple(_memory(num_slots, tensor) for tensor in (seen.held.prefix, seen.held.fixed, seen.held.free))
             self._through = torch.zeros(num_slots, 1, 1, dtype=torch.bool, device=x.device)
-            self._target = Target(
+            self._target = GuidanceTarget(
                 actions=_memory(num_slots, x),
                 weights=x.new_zeros(num_slots, x.shape[1], 1),
                 max_weight=np.zeros((num_slots, 1, 1)),
@@ -82,22 +82,22 @@ class Slots:
         """Slots whose rows ask for guidance, and for guidance through the model's Jacobian."""
         self._tensors = (self.x, self._updates.transpose(0, 1), *self._context, *self._held)
         self._target_tensors = (self._target.actions, self._target.weights, self._through)
-        self._batches: dict[tuple[int, int, int, bool, bool], Batch] = {}
+        self._batches: dict[tuple[int, int, int, bool, bool], SlotBatch] = {}
 
-    def enter(self, at: int, x: Tensor, seen: Seen | None) -> None:
+    def enter(self, at: int, x: Tensor, seen: PerceivedContext | None) -> None:
         """Write rows into free slots from `at` on. seen: None for rows that read a context before their first step."""
         rows = range(at, at + len(x))
         if seen is not None:
             self.read(rows, seen)
         self.x[rows.start : rows.stop] = x
 
-    def require(self, seen: Seen) -> None:
+    def require(self, seen: PerceivedContext) -> None:
         """Check that the slots can hold a context. Raises: `ModelError` if its shapes differ from those of the rows in flight."""
         shapes, known = _shapes(seen.context), _shapes(self._context)
         if shapes != known:
             raise ModelError(f"this request's context has the shapes {shapes}, those of the rows in flight {known}")
 
-    def read(self, rows: Sequence[int], seen: Seen) -> None:
+    def read(self, rows: Sequence[int], seen: PerceivedContext) -> None:
         """Set the context that slots read from now on.
         seen: one row for all slots, or as many rows as there are slots. Raises: `ModelError` if no slot can hold it."""
         self.require(seen)
@@ -120,7 +120,7 @@ class Slots:
     def asks_jacobian(self) -> bool:
         return bool(self._jacobian)
 
-    def batch(self, start: int, count: int, padded: int) -> Batch:
+    def batch(self, start: int, count: int, padded: int) -> SlotBatch:
         """Return views of `count` slots from `start` on, padded with other slots, which a step leaves unchanged.
         The views are kept, so that the same slots always give the same views."""
         guided, jacobian = bool(self._guided), self.asks_jacobian
@@ -130,10 +130,10 @@ class Slots:
             target = _cut(self._target, run, jacobian) if guided else None
             with torch.inference_mode(False):
                 held, context = self.held(run, target), tuple(tensor[run] for tensor in self._context)
-                self._batches[key] = Batch(self.x[run], held, context, self.x[own], self._updates[:, own])
+                self._batches[key] = SlotBatch(self.x[run], held, context, self.x[own], self._updates[:, own])
         return self._batches[key]
 
-    def held(self, index: slice | Sequence[int], target: Target | None = None) -> Held:
+    def held(self, index: slice | Sequence[int], target: GuidanceTarget | None = None) -> Held:
         prefix, fixed, free = (tensor[index] for tensor in self._held)
         return Held(prefix=prefix, fixed=fixed, free=free, target=target)
 
@@ -141,7 +141,7 @@ class Slots:
         """Return the changes by denoising step, [B, K, T, W]."""
         return self._updates[:, index].transpose(0, 1)
 
-    def _aim(self, rows: Sequence[int], target: Target | None) -> None:
+    def _aim(self, rows: Sequence[int], target: GuidanceTarget | None) -> None:
         index = _index(rows)
         self._guided.difference_update(rows)
         self._jacobian.difference_update(rows)
@@ -174,9 +174,9 @@ def _index(rows: Sequence[int]) -> slice | Sequence[int]:
     return slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == len(rows) - 1 else list(rows)
 
 
-def _cut(target: Target, rows: slice, jacobian: bool) -> Target:
+def _cut(target: GuidanceTarget, rows: slice, jacobian: bool) -> GuidanceTarget:
     through = target.through_model[rows] if jacobian and target.through_model is not None else None
-    return Target(
+    return GuidanceTarget(
         actions=target.actions[rows], weights=target.weights[rows], max_weight=target.max_weight[rows], through_model=through
     )
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
-from ros2_rfm_serving.engines.flow.guidance import Target, guided_velocity
+from ros2_rfm_serving.engines.flow.guidance import GuidanceTarget, guided_velocity
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import InferenceRequest
 
@@ -45,7 +45,7 @@ class Solver(Protocol):
     def numbers(self, step: int) -> tuple[float, ...]:
         """Return the values that `step` calculates with."""
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: GuidanceTarget | None) -> Tensor:
         """Return the change of x by one step, [B, T, A].
         predict(x): the model's output, [B, T, A]. target: guidance target of the rows."""
 
@@ -63,7 +63,7 @@ class Euler:
     def numbers(self, step: int) -> tuple[float, ...]:
         return 1.0 - step / self.num_steps, step / self.num_steps, -float(self.num_steps)
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: GuidanceTarget | None) -> Tensor:
         tau = numbers[1] if isinstance(numbers[1], float) else numbers[1][:, None, None]
         v = predict(x) if target is None else guided_velocity(predict, x, tau, target)
         return v / _column(numbers[2], x)
@@ -86,7 +86,7 @@ class Ddim:
     def numbers(self, step: int) -> tuple[float, ...]:
         return self._levels[step]
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: GuidanceTarget | None) -> Tensor:
         signal, spread, signal_after, spread_after = (_column(number, x) for number in numbers[1:])
         said = predict(x)
         if self.predicts is Predicts.NOISE:
@@ -117,7 +117,7 @@ class Direct:
     def numbers(self, step: int) -> tuple[float, ...]:
         return (1.0,)
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: GuidanceTarget | None) -> Tensor:
         return predict(x) - x
 
 

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, Relative, SamplingConfig, Stepping
-from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.flow.aside import Aside, Event, aside_of
 from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
-from ros2_rfm_serving.engines.flow.flight import Done, Flight, SteppedModel
-from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, require_spread, session_of
+from ros2_rfm_serving.engines.flow.frames import FrameRows, SessionKey, require_spread, session_of
 from ros2_rfm_serving.engines.flow.graphs import Tensors
+from ros2_rfm_serving.engines.flow.in_flight import FinishedRow, InFlightBatch, SteppedModel
 from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
-from ros2_rfm_serving.engines.flow.perception import Observed, PublicContext, StagedPerception
+from ros2_rfm_serving.engines.flow.perception import PerceivedObservation, PublicContext, StagedPerception
+from ros2_rfm_serving.engines.flow.perception_stream import PerceptionEvent, PerceptionStream, perception_stream_of
 from ros2_rfm_serving.engines.flow.sampling import anchored, filled, held_of, robot_space, start_of
-from ros2_rfm_serving.engines.flow.slots import Seen, Slots
+from ros2_rfm_serving.engines.flow.slots import PerceivedContext, Slots
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, PipelineConfig, empty
 
@@ -36,14 +36,14 @@ class SteppingEngine(FlowEngine, Stepping):
     """Engine whose requests advance one denoising step at a time.
 
     Flow-matching and diffusion models serve pipelined sessions; a regression model has no steps to spread over frames. On a GPU,
-    new requests are perceived while those in flight continue (`aside.py`).
+    new requests are perceived while those in flight continue (`perception_stream.py`).
     """
 
     def __init__(
         self,
         model: SteppedModel,
         config: SamplingConfig = SamplingConfig(),  # noqa: B008 (frozen)
-        aside: Aside | None = None,
+        aside: PerceptionStream | None = None,
     ) -> None:
         """Create the engine. aside: where perception runs; None selects it by the device."""
         super().__init__(model, config)
@@ -51,8 +51,8 @@ class SteppingEngine(FlowEngine, Stepping):
         self._contract = replace(self._contract, pipelines=config.predicts is not Predicts.CHUNK and not one_state)
         self._stepped, self._num_steps = model, solver_of(config).num_steps
         self._most_steps = max(most_steps(config), self._num_steps)
-        self._aside = aside or aside_of(config.device)
-        self._frames, self._staged = Frames(), StagedPerception(model, config.fixed_shapes)
+        self._aside = aside or perception_stream_of(config.device)
+        self._frames, self._staged = FrameRows(), StagedPerception(model, config.fixed_shapes)
         self._states: dict[int, Array] = {}
         """Observed robot state of each row in flight, [S]."""
         self._public: dict[SessionKey, PublicContext] = {}
@@ -67,7 +67,7 @@ class SteppingEngine(FlowEngine, Stepping):
     def max_rows(self) -> int:
         return self._config.max_rows or self.max_batch_size
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return request.num_steps or self._num_steps
 
     def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
@@ -103,7 +103,7 @@ class SteppingEngine(FlowEngine, Stepping):
         rows = self._flight.steps()
         return [row for row, step in rows if self._may_step(row, step)] if self._frames else [row for row, _ in rows]
 
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         with self._lock:
             wanted = set(rows)
             outdated = self._outdated & wanted
@@ -161,7 +161,7 @@ class SteppingEngine(FlowEngine, Stepping):
             with self._aside.perceiving() as there:
                 context = self._stepped.perceive(filled(requests, self._config.fixed_shapes))
                 later = {i: _row(context, i) for i, request in enumerate(requests) if _reads_later(request)}
-            seen = Seen(held=held, context=tuple(tensor[: len(rows)] for tensor in context), there=there)
+            seen = PerceivedContext(held=held, context=tuple(tensor[: len(rows)] for tensor in context), there=there)
             self._flight.enter([row for row, _ in rows], x, seen, [request.num_steps for request in requests])
             for i, (row, request) in enumerate(rows):
                 self._states[row] = request.state
@@ -191,9 +191,9 @@ class SteppingEngine(FlowEngine, Stepping):
                         self._staged.forget(session)
         return [None] * len(rows)
 
-    def _seen(self, observed: Observed, like: Tensor, there: Event | None) -> tuple[int, Seen]:
+    def _seen(self, observed: PerceivedObservation, like: Tensor, there: PerceptionEvent | None) -> tuple[int, PerceivedContext]:
         held = held_of([observed.request], self.contract, self._config, like)
-        return observed.request.id.sequence, Seen(held=held, context=observed.tensors, there=there)
+        return observed.request.id.sequence, PerceivedContext(held=held, context=observed.tensors, there=there)
 
     def _checked(self, rows: Rows) -> list[InferenceRequest]:
         """Return the requests of these rows.
@@ -205,10 +205,10 @@ class SteppingEngine(FlowEngine, Stepping):
         return [request for _, request in rows]
 
     def _begin_frame(
-        self, row: int, request: InferenceRequest, pipelining: PipelineConfig, newest: tuple[int, Seen] | None
+        self, row: int, request: InferenceRequest, pipelining: PipelineConfig, newest: tuple[int, PerceivedContext] | None
     ) -> None:
         session = session_of(request.id)
-        self._outdated.update(self._frames.begin(row, session, pipelining, self.num_turns(request)))
+        self._outdated.update(self._frames.begin(row, session, pipelining, self.num_iterations(request)))
         public = self._public.setdefault(session, PublicContext(pipelining.fetch_offset))
         if newest is not None and (front := public.put(*newest)) is not None:
             self._flight.read(self._frames.generating(session), front)
@@ -218,13 +218,13 @@ class SteppingEngine(FlowEngine, Stepping):
     def _may_step(self, row: int, step: int) -> bool:
         return row not in self._frames or row in self._outdated or step < self._frames.limit(row)
 
-    def _replies(self, done: Mapping[int, Done]) -> dict[int, EngineReply | ModelError]:
+    def _replies(self, done: Mapping[int, FinishedRow]) -> dict[int, EngineReply | ModelError]:
         if not done:
             return {}
         robot = robot_space(self._model, np.stack([each.chunk for each in done.values()]), [self._states[row] for row in done])
         return {row: self._reply(row, each, chunk) for (row, each), chunk in zip(done.items(), robot, strict=True)}
 
-    def _reply(self, row: int, done: Done, chunk_robot: Array) -> EngineReply | ModelError:
+    def _reply(self, row: int, done: FinishedRow, chunk_robot: Array) -> EngineReply | ModelError:
         if not np.isfinite(done.chunk).all():
             return ModelError("the model's output is not finite")
         seen = self._public[self._frames.session_of(row)].sequence if row in self._frames else None
@@ -238,13 +238,13 @@ class SteppingEngine(FlowEngine, Stepping):
             for request in self._all_kinds():
                 rows = range(-1, -1 - size, -1)
                 self.enter(dict.fromkeys(rows, request))
-                self.turn(rows)
+                self.iterate(rows)
                 self.leave(rows)
 
     def _all_kinds(self) -> list[InferenceRequest]:
         """Return one blank request for each program.
         Rows at different steps, or with a fixed prefix, have a time per token, which takes a program of its own."""
-        blank = blank_request(self.contract)
+        blank = warmup_request(self.contract)
         if Conditioning.PREFIX not in self.contract.conditionings:
             return super()._all_kinds()
         prefix = empty(1, len(self.contract.action_names))
@@ -252,16 +252,16 @@ class SteppingEngine(FlowEngine, Stepping):
         return [*super()._all_kinds(), fixed]
 
     @cached_property
-    def _flight(self) -> Flight:
+    def _flight(self) -> InFlightBatch:
         """Rows in flight, with memory that is shaped after a blank request."""
-        blank = [blank_request(self.contract)]
+        blank = [warmup_request(self.contract)]
         x = start_of(blank, self.contract, self._config)
         size = self.max_batch_size
         with torch.inference_mode():
             context = self._stepped.perceive(filled(blank, self._config.fixed_shapes))
-            seen = Seen(held=held_of(blank, self.contract, self._config, x), context=context)
+            seen = PerceivedContext(held=held_of(blank, self.contract, self._config, x), context=context)
         num_slots = -(-self.max_rows // size) * size  # so that a padded batch ends within the slots
-        return Flight(self._stepped, self._config, Slots(num_slots, x, seen, self._most_steps), size, self._aside)
+        return InFlightBatch(self._stepped, self._config, Slots(num_slots, x, seen, self._most_steps), size, self._aside)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ from ros2_rfm_serving.engines.lerobot_format import (
     PREPROCESSOR,
     RUN,
     WEIGHTS,
-    Camera,
+    LeRobotCamera,
     cameras_of,
     is_of_0_4,
     names_of,
@@ -87,7 +87,7 @@ class LeRobotOptions(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class LeRobotCheckpoint:
     """Policy ready for inference, with its processing and its identity."""
 
     model: str
@@ -100,12 +100,12 @@ class Checkpoint:
     content_hash: str
     """SHA-256 over configurations and weights as saved, and over the settings that it runs with: steps, precision, names, words.
     Hex."""
-    cameras: tuple[Camera, ...]
+    cameras: tuple[LeRobotCamera, ...]
     action_names: tuple[str, ...]
     control_rate_hz: float
 
 
-def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint:
+def load(model: str, options: LeRobotOptions, models_folder: Path) -> LeRobotCheckpoint:
     """Load a checkpoint. Raises: `ModelError` that names the folder or option and its problem."""
     folder = _folder(model, options, models_folder)
     require_checkpoint(folder)
@@ -123,7 +123,7 @@ def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint
     if not options.raw_units:
         _require_statistics(folder, before, after)
     policy.to(options.device).eval().requires_grad_(False)
-    return Checkpoint(
+    return LeRobotCheckpoint(
         model=model,
         kind=config.type,
         policy=policy,
@@ -185,7 +185,7 @@ def _tokenizers(folder: Path) -> list[str]:
     return [str(name) for step in steps for key in keys if (name := (step.get("config") or {}).get(key))]
 
 
-def _cameras(model: str, config: Any, options: LeRobotOptions, folder: Path) -> tuple[Camera, ...]:
+def _cameras(model: str, config: Any, options: LeRobotOptions, folder: Path) -> tuple[LeRobotCamera, ...]:
     """Return the cameras of a checkpoint. Raises: `ModelError` if they cannot be told from it and the options."""
     steps = read_json(folder / PREPROCESSOR)["steps"]
     saved = [(step.get("config") or {}).get("rename_map") or {} for step in steps]
@@ -219,7 +219,7 @@ def _with_statistics(folder: Path, steps: list[dict[str, Any]]) -> set[str]:
     return found
 
 
-def _require_its_release(model: str, config: Any, options: LeRobotOptions, folder: Path, cameras: Sequence[Camera]) -> None:
+def _require_its_release(model: str, config: Any, options: LeRobotOptions, folder: Path, cameras: Sequence[LeRobotCamera]) -> None:
     """Check that the installed LeRobot gives a pi0 or pi0.5 the inputs that it had in training. Raises: `ModelError`."""
     differs = _differs_by_release(config, cameras)
     if not differs:
@@ -241,7 +241,7 @@ def _require_its_release(model: str, config: Any, options: LeRobotOptions, folde
         )
 
 
-def _differs_by_release(config: Any, cameras: Sequence[Camera]) -> str:
+def _differs_by_release(config: Any, cameras: Sequence[LeRobotCamera]) -> str:
     """Return the inputs of a policy in which LeRobot 0.4 differs from 0.5 and later; empty if there are none."""
     state = config.robot_state_feature
     shapes = [config.image_features[camera.feature].shape[-2:] for camera in cameras]
@@ -352,7 +352,7 @@ def _load_weights(policy: Any, file: Path) -> None:
         raise ValueError("weights are not finite")
 
 
-def _overrides(options: LeRobotOptions, folder: Path, cameras: Sequence[Camera]) -> dict[str, Any]:
+def _overrides(options: LeRobotOptions, folder: Path, cameras: Sequence[LeRobotCamera]) -> dict[str, Any]:
     """Return the arguments of the preprocessor's steps that replace the saved ones, for the steps that it has."""
     steps, _ = _steps(folder, PREPROCESSOR), _steps(folder, POSTPROCESSOR)
     tokenizer = options.tokenizer or options.vlm

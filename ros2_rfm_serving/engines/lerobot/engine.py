@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from ros2_rfm_serving.engines.base import Parity
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.options import device_of
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.lerobot import checkpoint as lerobot_checkpoint
@@ -21,6 +20,7 @@ from ros2_rfm_serving.engines.lerobot.models import SplitModel, WholeModel
 from ros2_rfm_serving.engines.lerobot.policies import serving_of, split_of
 from ros2_rfm_serving.engines.lerobot.processing import Processing
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import Conditioning, ModelContract
 
 
@@ -54,7 +54,7 @@ def space_of(processing: Processing, contract: ModelContract) -> tuple[bool, boo
     """Return whether model space is relative to the robot's state, and whether the way to robot space is linear.
     In a relative model space, equal chunks mean different motions for robots in different states."""
     shape = (1, contract.chunk_length, len(contract.action_names))
-    blank = blank_request(contract)
+    blank = warmup_request(contract)
     moved = replace(blank, state=np.ones(contract.state_size, np.float32))
     found, linear = [], True
     for request in (blank, moved):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.sampling import seed_of
-from ros2_rfm_serving.engines.lerobot.checkpoint import Checkpoint
-from ros2_rfm_serving.engines.lerobot.policies import DETERMINISTIC, Observed, Split, fits_of, serving_of, whole_chunk
+from ros2_rfm_serving.engines.lerobot.checkpoint import LeRobotCheckpoint
+from ros2_rfm_serving.engines.lerobot.policies import DETERMINISTIC, PrefixContext, Split, fits_of, serving_of, whole_chunk
 from ros2_rfm_serving.engines.lerobot.processing import Batch, Processing
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind, SessionSharing
 
 
@@ -26,7 +26,7 @@ class LeRobotModel:
     relative = False
     """True if equal chunks in model space are different motions for robots in different states."""
 
-    def __init__(self, checkpoint: Checkpoint, split: Split | None) -> None:
+    def __init__(self, checkpoint: LeRobotCheckpoint, split: Split | None) -> None:
         fits = fits_of(checkpoint.policy, split, checkpoint.cameras)
         self.checkpoint, self.processing = checkpoint, Processing(checkpoint, fits)
         state = checkpoint.policy.config.robot_state_feature
@@ -54,7 +54,7 @@ class LeRobotModel:
 class SplitModel(LeRobotModel):
     """Model that runs the policy's action expert once per denoising step (`Anchored`)."""
 
-    def __init__(self, checkpoint: Checkpoint, split: Split) -> None:
+    def __init__(self, checkpoint: LeRobotCheckpoint, split: Split) -> None:
         super().__init__(checkpoint, split)
         config, device = checkpoint.policy.config, checkpoint.options.device
         steps = config.num_steps if hasattr(config, "num_steps") else config.num_inference_steps
@@ -67,10 +67,10 @@ class SplitModel(LeRobotModel):
     def max_batch_size(self) -> int:
         return self.checkpoint.options.max_batch_size
 
-    def perceive(self, requests: Sequence[InferenceRequest]) -> Observed:
+    def perceive(self, requests: Sequence[InferenceRequest]) -> PrefixContext:
         return self.split.perceive(self.processing.to_policy(requests))
 
-    def velocity(self, x: Tensor, time: Tensor, context: Observed) -> Tensor:
+    def velocity(self, x: Tensor, time: Tensor, context: PrefixContext) -> Tensor:
         return self.split.velocity(x, time[:, 0], context)  # no prefix is ever fixed: a row has one time
 
     def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
@@ -94,14 +94,14 @@ class _Asked(NamedTuple):
 class WholeModel(LeRobotModel):
     """Model that gives its whole chunk in one call, like a regression, whatever the policy does inside."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: LeRobotCheckpoint) -> None:
         super().__init__(checkpoint, None)
         options = checkpoint.options
         self.sampling = SamplingConfig(predicts=Predicts.CHUNK, device=options.device)
         many = checkpoint.kind in DETERMINISTIC and self._contract.serving is SessionSharing.SHARED
         self.max_batch_size = options.max_batch_size if many else 1
         with torch.inference_mode():
-            chunk = self._chunk(self.perceive([blank_request(self._contract)]))
+            chunk = self._chunk(self.perceive([warmup_request(self._contract)]))
         self.reset()
         self._contract = replace(self._contract, chunk_length=chunk.shape[1])
 

@@ -16,7 +16,7 @@ from lerobot.utils.constants import ACTION, OBS_LANGUAGE_ATTENTION_MASK, OBS_LAN
 from torch import Tensor
 
 from ros2_rfm_serving.engines.lerobot.processing import Batch, Fit, resized_to
-from ros2_rfm_serving.engines.lerobot_format import CHUNKLESS, Camera, served_by
+from ros2_rfm_serving.engines.lerobot_format import CHUNKLESS, LeRobotCamera, served_by
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import SessionSharing
 
@@ -37,7 +37,7 @@ def serving_of(kind: str) -> SessionSharing:
     return SessionSharing.SHARED if kind in CHUNK_STATELESS else SessionSharing.EXCLUSIVE
 
 
-class Observed(NamedTuple):
+class PrefixContext(NamedTuple):
     """Context that all denoising steps share. B: rows; L: tokens of the prefix."""
 
     cache: Any
@@ -55,9 +55,9 @@ class Split(Protocol):
         """Return an image, [1, 3, H, W], resized as in the policy's first operation.
         So robots with other cameras can share a batch."""
 
-    def perceive(self, batch: Batch) -> Observed: ...
+    def perceive(self, batch: Batch) -> PrefixContext: ...
 
-    def velocity(self, x: Tensor, time: Tensor, observed: Observed) -> Tensor:
+    def velocity(self, x: Tensor, time: Tensor, observed: PrefixContext) -> Tensor:
         """Return the velocity, [B, T, W]. x: [B, T, W]; time: [B], 1 = noise."""
 
 
@@ -75,7 +75,7 @@ class SmolVla:
         fitted: Tensor = self._code.resize_with_pad(image, width=size[0], height=size[1], pad_value=0)
         return fitted
 
-    def perceive(self, batch: Batch) -> Observed:
+    def perceive(self, batch: Batch) -> PrefixContext:
         images, image_masks = self._policy.prepare_images(batch)
         state = self._policy.prepare_state(batch)
         words = batch[OBS_LANGUAGE_TOKENS], batch[OBS_LANGUAGE_ATTENTION_MASK]
@@ -88,9 +88,9 @@ class SmolVla:
             use_cache=self._policy.config.use_cache,
             **self._filling,
         )
-        return Observed(cache, mask, None)
+        return PrefixContext(cache, mask, None)
 
-    def velocity(self, x: Tensor, time: Tensor, observed: Observed) -> Tensor:
+    def velocity(self, x: Tensor, time: Tensor, observed: PrefixContext) -> Tensor:
         v: Tensor = self._flow.denoise_step(x_t=x, timestep=time, prefix_pad_masks=observed.mask, past_key_values=observed.cache)
         return v
 
@@ -110,7 +110,7 @@ class Pi0:
         fitted: Tensor = self._code.resize_with_pad_torch(image, *self._policy.config.image_resolution)
         return fitted
 
-    def perceive(self, batch: Batch) -> Observed:
+    def perceive(self, batch: Batch) -> PrefixContext:
         images, image_masks = self._policy._preprocess_images(batch)
         words = batch[OBS_LANGUAGE_TOKENS], batch[OBS_LANGUAGE_ATTENTION_MASK]
         tokens, mask, steps = self._flow.embed_prefix(images, image_masks, *words)
@@ -122,9 +122,9 @@ class Pi0:
             use_cache=True,
         )
         has_state_token = hasattr(self._flow, "state_proj")
-        return Observed(cache, mask, self._policy.prepare_state(batch) if has_state_token else None)
+        return PrefixContext(cache, mask, self._policy.prepare_state(batch) if has_state_token else None)
 
-    def velocity(self, x: Tensor, time: Tensor, observed: Observed) -> Tensor:
+    def velocity(self, x: Tensor, time: Tensor, observed: PrefixContext) -> Tensor:
         state = {} if observed.state is None else {"state": observed.state}
         v: Tensor = self._flow.denoise_step(
             x_t=x, timestep=time, prefix_pad_masks=observed.mask, past_key_values=observed.cache, **state
@@ -152,7 +152,7 @@ def whole_chunk(kind: str, policy: Any, batch: Batch, seed: int) -> Tensor:
         return torch.stack(actions, dim=1)
 
 
-def fits_of(policy: Any, split: Split | None, cameras: Sequence[Camera]) -> dict[str, Fit]:
+def fits_of(policy: Any, split: Split | None, cameras: Sequence[LeRobotCamera]) -> dict[str, Fit]:
     """Return the resize function of each camera's feature; cameras that no robot has are left to the policy."""
     features = policy.config.image_features
     return {camera.feature: split.fit if split else resized_to(*features[camera.feature].shape[-2:]) for camera in cameras}

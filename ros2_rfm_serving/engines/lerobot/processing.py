@@ -16,8 +16,8 @@ from lerobot.processor import RenameObservationsProcessorStep
 from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK, OBS_LANGUAGE_TOKENS, OBS_STATE
 from torch import Tensor
 
-from ros2_rfm_serving.engines.lerobot.checkpoint import Checkpoint
-from ros2_rfm_serving.engines.lerobot.sessions import Pipelines, Sessions
+from ros2_rfm_serving.engines.lerobot.checkpoint import LeRobotCheckpoint
+from ros2_rfm_serving.engines.lerobot.sessions import LeRobotSessions, Pipelines
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
 SMALLEST_SCALE = 1e-6
@@ -34,9 +34,9 @@ class Processing:
     in the pipeline for the way back.
     """
 
-    def __init__(self, checkpoint: Checkpoint, fits: dict[str, Fit]) -> None:
+    def __init__(self, checkpoint: LeRobotCheckpoint, fits: dict[str, Fit]) -> None:
         """Create the processing. fits: resize functions by the policy's image feature, for those that a robot sends."""
-        self.sessions = Sessions(checkpoint.preprocessor, checkpoint.postprocessor)
+        self.sessions = LeRobotSessions(checkpoint.preprocessor, checkpoint.postprocessor)
         self._runs: list[tuple[Pipelines, int]] = []
         """Pipelines of the last batch, in order, with their numbers of rows."""
         self._device = checkpoint.options.device

@@ -49,7 +49,7 @@ class Pipelines:
             step.reset()
 
 
-class Sessions:
+class LeRobotSessions:
     """Pipelines of all sessions. `close` may come from another thread; a batch that runs keeps its pipelines."""
 
     def __init__(self, before: Any, after: Any) -> None:

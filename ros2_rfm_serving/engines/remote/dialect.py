@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ros2_rfm_serving import wire
-from ros2_rfm_serving.engines.remote.link import RemoteLink
+from ros2_rfm_serving.engines.remote.connection import RemoteConnection
 from ros2_rfm_serving.engines.remote.options import RemoteOptions
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import (
@@ -24,17 +24,17 @@ from ros2_rfm_serving.types import (
 )
 
 
-class Dialect(Protocol):
+class RemoteDialect(Protocol):
     """Messages of one server.
     `link.said` belongs to the dialect: the information sent over a connection that holds until other information is sent."""
 
     contract: ModelContract
     takes_encoded: bool
 
-    async def ask(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
+    async def ask(self, link: RemoteConnection, request: InferenceRequest) -> EngineReply:
         """Return the reply to a request. Raises: `ModelError`."""
 
-    async def reset(self, link: RemoteLink) -> None:
+    async def reset(self, link: RemoteConnection) -> None:
         """Begin a new episode of a model with one session. Raises: `ModelError`."""
 
 
@@ -51,7 +51,7 @@ class OpenpiDialect:
         self._ours = self.takes_encoded = says(metadata, "server", wire.OURS)
         self.contract = _contract(metadata) if self._ours else declared(model, options, options.chunk_length)
 
-    async def ask(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
+    async def ask(self, link: RemoteConnection, request: InferenceRequest) -> EngineReply:
         """Return the reply to a request. Session data is sent when it changes. Raises: `ModelError`."""
         message, words = self._message(request), _session_words(request) if self._ours else None
         if words is not None and words != link.said:
@@ -60,7 +60,7 @@ class OpenpiDialect:
         link.said = words
         return self._reply(told)
 
-    async def reset(self, link: RemoteLink) -> None:
+    async def reset(self, link: RemoteConnection) -> None:
         """Begin a new episode on a server of ours. Raises: `ModelError`."""
         if self._ours:
             await link.exchange({"reset": True})

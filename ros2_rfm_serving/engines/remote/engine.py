@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
-from ros2_rfm_serving.engines.remote.dialect import Dialect, OpenpiDialect, says
-from ros2_rfm_serving.engines.remote.link import LostConnectionError, RemoteLink
+from ros2_rfm_serving.engines.remote.connection import LostConnectionError, RemoteConnection
+from ros2_rfm_serving.engines.remote.connection_pool import ConnectionPool
+from ros2_rfm_serving.engines.remote.dialect import OpenpiDialect, RemoteDialect, says
 from ros2_rfm_serving.engines.remote.options import RemoteOptions, token_of, trusted_by
-from ros2_rfm_serving.engines.remote.seats import Seats
 from ros2_rfm_serving.engines.remote.vllm_omni import VllmOmniDialect
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.loop_thread import LoopThread
@@ -41,7 +41,7 @@ class RemoteEngine(Engine):
         self._options, self.timeout_s = options, options.timeout_s
         self._thread = LoopThread("remote")
         header = f"{SCHEMES[options.dialect]} {token}" if token else ""
-        self._links = [RemoteLink(options.url, header, trusted) for _ in range(options.connections)]
+        self._links = [RemoteConnection(options.url, header, trusted) for _ in range(options.connections)]
         try:
             metadata = self._wait(self._links[0].metadata())
             self._dialect = _dialect(model, options, metadata)
@@ -52,7 +52,7 @@ class RemoteEngine(Engine):
             del self._links[1:]
         for link in self._links:
             link.expected = metadata if says(metadata, "server", wire.OURS) or options.dialect == "vllm_omni" else None
-        self._seats = Seats(self._links)
+        self._seats = ConnectionPool(self._links)
         self.takes_encoded = self._dialect.takes_encoded
 
     @property
@@ -78,7 +78,7 @@ class RemoteEngine(Engine):
         self._wait(self._dialect.reset(self._links[0]))
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
-        self._thread.soon(self._seats.leave, (robot, component))
+        self._thread.soon(self._seats.remove, (robot, component))
 
     def close(self) -> None:
         """Close all connections and end the thread."""
@@ -97,14 +97,14 @@ class RemoteEngine(Engine):
         await asyncio.gather(*(link.metadata() for link in self._links))
 
     async def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
-        links = self._seats.take([(request.id.robot, request.id.component) for request in requests])
+        links = self._seats.acquire([(request.id.robot, request.id.component) for request in requests])
         try:
             rows = zip(links, requests, strict=True)
             return list(await asyncio.gather(*(self._row(link, request) for link, request in rows)))
         finally:
-            self._seats.give_back(links)
+            self._seats.release(links)
 
-    async def _row(self, link: RemoteLink, request: InferenceRequest) -> EngineReply | ModelError:
+    async def _row(self, link: RemoteConnection, request: InferenceRequest) -> EngineReply | ModelError:
         try:
             return await asyncio.wait_for(self._asked(link, request), ROWS_SHARE * self._options.timeout_s)
         except asyncio.TimeoutError:
@@ -112,7 +112,7 @@ class RemoteEngine(Engine):
         except ModelError as error:
             return error
 
-    async def _asked(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
+    async def _asked(self, link: RemoteConnection, request: InferenceRequest) -> EngineReply:
         """Ask the server, and once more over a new connection if it had closed the old one. Raises: `ModelError`."""
         try:
             return await self._dialect.ask(link, request)
@@ -122,7 +122,7 @@ class RemoteEngine(Engine):
         return await self._dialect.ask(link, request)
 
 
-def _dialect(model: str, options: RemoteOptions, metadata: Mapping[str, Any]) -> Dialect:
+def _dialect(model: str, options: RemoteOptions, metadata: Mapping[str, Any]) -> RemoteDialect:
     """Return the dialect of the options. Raises: `ModelError` if the server does not fit them."""
     if options.dialect == "vllm_omni":
         return VllmOmniDialect(model, options, metadata)

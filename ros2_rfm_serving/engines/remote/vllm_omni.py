@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from ros2_rfm_serving.engines.remote.connection import RemoteConnection
 from ros2_rfm_serving.engines.remote.dialect import declared, rows_of, says
-from ros2_rfm_serving.engines.remote.link import RemoteLink
 from ros2_rfm_serving.engines.remote.options import RemoteOptions
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, InferenceRequest, RequestId
 
 RESET, DONE = {"endpoint": "reset"}, "reset successful"
-MAX_TOLD_CHARACTERS = 300
+MAX_QUOTED_CHARACTERS = 300
 """Number of characters of the server's text that an error shows."""
 
 
@@ -34,7 +34,7 @@ class VllmOmniDialect:
         _check_announced(options, metadata)
         self.contract = declared(model, options, options.chunk_length or _whole(metadata, "action_horizon"))
 
-    async def ask(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
+    async def ask(self, link: RemoteConnection, request: InferenceRequest) -> EngineReply:
         """Return the reply to a request. A new episode over an old connection is reset first. Raises: `ModelError`."""
         session = _session_of(request.id)
         episode = (session, request.id.session_epoch, request.id.episode)
@@ -44,7 +44,7 @@ class VllmOmniDialect:
         link.said = episode
         return self._reply(told)
 
-    async def reset(self, link: RemoteLink) -> None:
+    async def reset(self, link: RemoteConnection) -> None:
         """Begin a new episode. Raises: `ModelError` if the server does not confirm it."""
         told = await link.exchange(RESET)
         self._check(told)
@@ -88,7 +88,7 @@ class VllmOmniDialect:
     def _check(self, told: Any) -> None:
         """Check that a message is no error. Raises: `ModelError`."""
         if says(told, "type", "error"):
-            raise ModelError(f"{self._options.url}: it could not answer: {str(told.get('message', ''))[:MAX_TOLD_CHARACTERS]}")
+            raise ModelError(f"{self._options.url}: it could not answer: {str(told.get('message', ''))[:MAX_QUOTED_CHARACTERS]}")
 
     def _bare(self, actions: Any) -> Array:
         """Return the chunk of a reply with one array, [T, A]. Raises: `ModelError`."""

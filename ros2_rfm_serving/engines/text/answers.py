@@ -15,12 +15,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.reasoning import parts_of
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.engines.text import plans as plan_text
 from ros2_rfm_serving.engines.text.completion import Completion
 from ros2_rfm_serving.engines.text.subgoals import UnreadablePlan
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.profiles import ContinuousService
 from ros2_rfm_serving.types import (
@@ -193,7 +193,7 @@ def messages(
 
 def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest:
     """Return a request with blank images that warms a model up."""
-    blank = blank_request(contract, (224, 224), encoded=encoded)
+    blank = warmup_request(contract, (224, 224), encoded=encoded)
     component = SYSTEM2 if contract.output is OutputKind.PLAN else ""
     return replace(blank, id=replace(blank.id, component=component), instruction="Stand still.")
 

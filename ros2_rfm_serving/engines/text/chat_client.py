@@ -26,7 +26,7 @@ from ros2_rfm_serving.engines.text.completion import Completion, was_cut_off
 from ros2_rfm_serving.errors import ModelError
 
 MAX_ANSWER_BYTES = 1 << 20
-MAX_SAID_CHARACTERS, MAX_READ_CHARACTERS = 500, 4000
+MAX_QUOTED_CHARACTERS, MAX_READ_CHARACTERS = 500, 4000
 BACKOFF_S = 0.05
 """Pause before the first retry, in seconds; doubled with each."""
 
@@ -74,7 +74,7 @@ role not supported".
 """
 
 
-class Refused(ModelError):
+class RequestRefusedError(ModelError):
     """Refusal of a request that the server understood: a retry does not help."""
 
     is_public = True
@@ -86,7 +86,7 @@ class Refused(ModelError):
         super().__init__(f"the server answers with status {status}; {self.fix or MEANINGS.get(status, 'its log says why')}")
 
 
-class _Said(Exception):
+class _ServerMessageError(Exception):
     """Text of the server's refusal."""
 
 
@@ -128,7 +128,7 @@ class ChatClient:
 
     async def complete(self, body: Mapping[str, Any], timeout_s: float) -> Completion:
         """Return the completion of a request.
-        timeout_s: limit for everything, retries included. Raises: `ModelError`; `Refused` is one."""
+        timeout_s: limit for everything, retries included. Raises: `ModelError`; `RequestRefusedError` is one."""
         return completion_of(await self.post("chat/completions", body, timeout_s))
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
@@ -162,8 +162,8 @@ class ChatClient:
                     raise ModelError(f"the server's answer is larger than {MAX_ANSWER_BYTES >> 20} MB")
         if response.is_success:
             return bytes(content)
-        refused = Refused(response.status_code, content[:MAX_READ_CHARACTERS].decode(errors="replace"))
-        refused.__cause__ = _Said(content[:MAX_SAID_CHARACTERS].decode(errors="replace"))
+        refused = RequestRefusedError(response.status_code, content[:MAX_READ_CHARACTERS].decode(errors="replace"))
+        refused.__cause__ = _ServerMessageError(content[:MAX_QUOTED_CHARACTERS].decode(errors="replace"))
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
             raise _Busy(refused, response.headers.get("Retry-After", ""))
         raise refused
@@ -172,7 +172,7 @@ class ChatClient:
 class _Busy(Exception):
     """Refusal that may end after a while."""
 
-    def __init__(self, refused: Refused, retry_after: str) -> None:
+    def __init__(self, refused: RequestRefusedError, retry_after: str) -> None:
         self.refused = refused
         self.retry_after_s = float(retry_after) if retry_after.isdecimal() else 0.0
         super().__init__()

@@ -26,7 +26,14 @@ from ros2_rfm_serving.engines.reasoning import parts_of
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.text import answers as text
 from ros2_rfm_serving.engines.text import plans as plan_text
-from ros2_rfm_serving.engines.text.chat_client import MEANINGS, NO_IMAGES, ChatClient, ClientConfig, Refused, proxy_variable
+from ros2_rfm_serving.engines.text.chat_client import (
+    MEANINGS,
+    NO_IMAGES,
+    ChatClient,
+    ClientConfig,
+    RequestRefusedError,
+    proxy_variable,
+)
 from ros2_rfm_serving.engines.text.completion import Completion
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.loop_thread import LoopThread
@@ -101,7 +108,7 @@ TRANSPORT = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
+class OpenAIDialect:
     """Features that requests to a server use beyond plain completions."""
 
     constraint: Constraint
@@ -142,7 +149,7 @@ class OpenAIEngine(Engine):
                 body = _body(self._options, self._contract, request, dialect)
                 asked = self._client.complete(body, self._options.warm_up_timeout_s)
                 completion = self._thread.call(asked, self._options.warm_up_timeout_s + SLACK_S)
-            except Refused as refused:
+            except RequestRefusedError as refused:
                 if not _may_be_a_form(refused.status):
                     raise
                 if dialect == dialects[-1]:
@@ -157,7 +164,7 @@ class OpenAIEngine(Engine):
             ignored.add(dialect.constraint)
         raise UnusableAnswerError(self._not_ready(request.id.component, problems))
 
-    def _with_a_fix(self, refused: Refused, request: InferenceRequest, dialect: Dialect) -> Refused:
+    def _with_a_fix(self, refused: RequestRefusedError, request: InferenceRequest, dialect: OpenAIDialect) -> RequestRefusedError:
         """Return a refusal with the options that would have helped, if its text names none.
         The options are tried, each by itself and two at a time, whatever the server's text is."""
         remedies = [] if refused.fix else [remedy for remedy in _REMEDIES if remedy.changes(self._options, self._contract)]
@@ -166,7 +173,7 @@ class OpenAIEngine(Engine):
             if self._is_taken(self._remedied(request, dialect, chosen), deadline_s):
                 if self._is_taken(self._remedied(request, dialect, ()), deadline_s):
                     break  # the refusal was not about the form, and does not occur any more
-                return Refused(refused.status, fix=" and ".join(remedy.fix for remedy in chosen))
+                return RequestRefusedError(refused.status, fix=" and ".join(remedy.fix for remedy in chosen))
         return refused
 
     def _is_taken(self, body: dict[str, Any], deadline_s: float) -> bool:
@@ -179,14 +186,14 @@ class OpenAIEngine(Engine):
             return False
         return True
 
-    def _remedied(self, request: InferenceRequest, dialect: Dialect, remedies: Sequence[_Remedy]) -> dict[str, Any]:
+    def _remedied(self, request: InferenceRequest, dialect: OpenAIDialect, remedies: Sequence[_Remedy]) -> dict[str, Any]:
         options, contract = self._options, self._contract
         for remedy in remedies:
             options = options.model_copy(update=remedy.options)
             contract = replace(contract, cameras=()) if remedy.without_cameras else contract
         return _body(options, contract, request, dialect)
 
-    def _settle(self, dialect: Dialect, completion: Completion, problems: Sequence[str]) -> None:
+    def _settle(self, dialect: OpenAIDialect, completion: Completion, problems: Sequence[str]) -> None:
         self.dialect = dialect
         self._honours_schemas = dialect.constraint == "json_schema" and _begins_with_json(completion)
         if text.is_thinking(completion):
@@ -196,7 +203,7 @@ class OpenAIEngine(Engine):
                 f"{self._contract.model}: answers are held to their form by the prompt alone, for the server gave {problems[0]}"
             )
 
-    def _problem_with(self, dialect: Dialect, component: str, completion: Completion) -> str:
+    def _problem_with(self, dialect: OpenAIDialect, component: str, completion: Completion) -> str:
         """Return the reason why a first answer rules out a dialect; empty if it does not.
         Some servers accept a constraint and ignore it."""
         problem, shown = "", completion.text
@@ -241,7 +248,7 @@ class OpenAIEngine(Engine):
             return error
 
 
-def _body(options: OpenAIOptions, contract: ModelContract, request: InferenceRequest, dialect: Dialect) -> dict[str, Any]:
+def _body(options: OpenAIOptions, contract: ModelContract, request: InferenceRequest, dialect: OpenAIDialect) -> dict[str, Any]:
     component = request.id.component
     judges = not text.plans(component)
     as_json = dialect.constraint == "json_schema"
@@ -306,16 +313,16 @@ def _may_be_a_form(status: int) -> bool:
     return status == httpx.codes.NOT_FOUND or status not in {*MEANINGS, httpx.codes.REQUEST_TIMEOUT}
 
 
-def _described(dialect: Dialect) -> str:
+def _described(dialect: OpenAIDialect) -> str:
     asked = [f"`constraint: {dialect.constraint}`"] if dialect.constraint != "none" else []
     return " with ".join([*asked, *(["`logprobs`"] if dialect.logprobs else [])]) or "a plain request"
 
 
-def _dialects(options: OpenAIOptions) -> list[Dialect]:
+def _dialects(options: OpenAIOptions) -> list[OpenAIDialect]:
     """Return the dialects that may be used with this server, the most exact first."""
     constraints: list[Constraint] = ["json_schema", "none"] if options.constraint == "auto" else [options.constraint]
     logprobs = [True, False] if options.logprobs is None else [options.logprobs]
-    return [Dialect(constraint=constraint, logprobs=known) for constraint in constraints for known in logprobs]
+    return [OpenAIDialect(constraint=constraint, logprobs=known) for constraint in constraints for known in logprobs]
 
 
 def _constrained(constraint: Constraint, words: Sequence[str]) -> dict[str, Any]:

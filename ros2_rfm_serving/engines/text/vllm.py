@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.text import answers as text
 from ros2_rfm_serving.engines.text import plans as plan_text
 from ros2_rfm_serving.engines.text.completion import Completion, was_cut_off
-from ros2_rfm_serving.engines.text.orphans import Guardian
+from ros2_rfm_serving.engines.text.subprocess_reaper import SubprocessReaper
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.types import PRECEDENCE, EncodedImage, EngineReply, Image, InferenceRequest, ModelContract
@@ -121,7 +121,7 @@ class VllmEngine(Engine):
         except BaseException:
             self._thread.stop()
             raise
-        self._guardian = Guardian(child.pid for child in set(multiprocessing.active_children()) - before)
+        self._guardian = SubprocessReaper(child.pid for child in set(multiprocessing.active_children()) - before)
 
     @property
     def contract(self) -> ModelContract:

@@ -9,21 +9,21 @@ from dataclasses import replace
 import torch
 
 from ros2_rfm_serving.engines.base import Cache, Parity, Stepping, TokenModel, TokenSampling
-from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.flow.frames import Frames, blocks_of_stages, require_spread, session_of
+from ros2_rfm_serving.engines.flow.frames import FrameRows, blocks_of_stages, require_spread, session_of
 from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
-from ros2_rfm_serving.engines.rounded import Rounded
+from ros2_rfm_serving.engines.reduced_precision import ReducedPrecisionEngine
 from ros2_rfm_serving.engines.tokens import parity
-from ros2_rfm_serving.engines.tokens.flight import Flight
+from ros2_rfm_serving.engines.tokens.in_flight import DecodingBatch
 from ros2_rfm_serving.engines.tokens.public import PublicContexts
 from ros2_rfm_serving.engines.tokens.sampling import num_tokens, prefix_of
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract, PipelineConfig
 
 Answer = EngineReply | ModelError
 
 
-class TokenEngine(Rounded, Stepping):
+class TokenEngine(ReducedPrecisionEngine, Stepping):
     """Greedy or sampled decoding of action chunks. A prefix costs nothing to continue, as its tokens are given."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling = TokenSampling()) -> None:  # noqa: B008 (frozen)
@@ -33,9 +33,9 @@ class TokenEngine(Rounded, Stepping):
         self.fit_image = getattr(model, "fit_image", None)
         self.decode_image = getattr(model, "decode_image", None)
         self._num_tokens = num_tokens(model)
-        self._flight = Flight(model, sampling, self.max_rows)
+        self._flight = DecodingBatch(model, sampling, self.max_rows)
         self._public = PublicContexts(model, sampling, self.max_rows)
-        self._frames = Frames()
+        self._frames = FrameRows()
         self._outdated: set[int] = set()
         """Rows of earlier episodes and epochs, which the next turn answers with an error."""
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class TokenEngine(Rounded, Stepping):
 
     def warm_up(self) -> None:
         for size in (1, self.max_batch_size):
-            self.infer([blank_request(self.contract)] * size)
+            self.infer([warmup_request(self.contract)] * size)
 
     def check_parity(self) -> list[Parity]:
         with self._lock:
@@ -82,7 +82,7 @@ class TokenEngine(Rounded, Stepping):
 
     # --- one token at a time (`Stepping`) ---
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return self._num_tokens if request.pipelining else self._num_tokens - prefix_of(request, self.contract).size
 
     def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
@@ -102,7 +102,7 @@ class TokenEngine(Rounded, Stepping):
     def ready(self) -> Collection[int]:
         return [*self._flight, *(row for row in self._public if self._may_go_on(row))]
 
-    def turn(self, rows: Collection[int]) -> Mapping[int, Answer]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, Answer]:
         with self._lock:
             wanted = set(rows)
             going = [row for row in self.ready() if row in wanted]

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from ros2_rfm_serving.engines.base import Cache, TokenModel, TokenSampling
 from ros2_rfm_serving.engines.flow.frames import SessionKey, session_of
 from ros2_rfm_serving.engines.flow.memory import in_batches
-from ros2_rfm_serving.engines.tokens.said import Said
+from ros2_rfm_serving.engines.tokens.generated_tokens import GeneratedTokens
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 
 
-class Observed(NamedTuple):
+class BufferedObservation(NamedTuple):
     """Observation in a session's buffer."""
 
     place: int
@@ -33,9 +33,9 @@ class Observed(NamedTuple):
 class _Public:
     slot: int
     """Slot of the session's tokens, which also determines the two places of its contexts (double-buffered, §4.3.1)."""
-    front: Observed
+    front: BufferedObservation
     """Observation that the session's requests read."""
-    back: Observed
+    back: BufferedObservation
     """Newest observation, which the requests read in this frame or in the next one."""
     held: int = 0
     """Number of tokens that are given: those of the front's prefix."""
@@ -49,7 +49,7 @@ class PublicContexts:
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_sessions: int) -> None:
         self._model = model
-        self._contexts, self._said = model.cache(2 * num_sessions), Said(model, sampling, num_sessions)
+        self._contexts, self._said = model.cache(2 * num_sessions), GeneratedTokens(model, sampling, num_sessions)
         self._free = list(range(num_sessions))
         self._sessions: dict[SessionKey, _Public] = {}
         self._session_of: dict[int, SessionKey] = {}
@@ -70,16 +70,16 @@ class PublicContexts:
         public = self._sessions.get(key)
         if public is None:
             slot = self._free.pop()
-            newest = Observed(2 * slot, request, prefix)
+            newest = BufferedObservation(2 * slot, request, prefix)
             public = self._sessions[key] = _Public(slot, newest, newest)
         else:
-            newest = Observed(4 * public.slot + 1 - public.back.place, request, prefix)
+            newest = BufferedObservation(4 * public.slot + 1 - public.back.place, request, prefix)
         for own, seen in zip(self._contexts, context, strict=True):
             own[newest.place] = seen[0]
         front = newest if request.pipelining.fetch_offset == 0 else public.back
         public.front, public.back = front, newest
         self._said.begin(public.slot, front.request)
-        public.held = self._said.hold(public.slot, front.prefix)
+        public.held = self._said.set_prefix(public.slot, front.prefix)
         public.position[row] = 0
         self._session_of[row] = key
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ros2_rfm_serving.dispatch import CONTINUOUS
 from ros2_rfm_serving.engines.agreement import require_agreement, require_compared
 from ros2_rfm_serving.engines.base import Engine, Stepping
-from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
+from ros2_rfm_serving.engines.warmup import warm_up, warmup_request
 from ros2_rfm_serving.errors import ModelError, RfmError
 from ros2_rfm_serving.factory.catalogue import AT_START
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -194,14 +194,14 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     engine.warm_up()
     engine.clock = clock
     size_px = (params.image_width_px, params.image_height_px)
-    answer = rehearse(engine, batch_size, size_px)
+    answer = warm_up(engine, batch_size, size_px)
     sessions = placement.max_sessions or max_sessions(
         engine.contract, _service_s(engine, batch_size, size_px), batch_size, rate_hz=params.session_rate_hz
     )
     config = params.server_config(placement, sessions)
     config = replace(config, num_updates=_num_updates(answer), max_concurrent=engine.max_concurrent)
     if config.batching == CONTINUOUS and isinstance(engine, Stepping):
-        blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
+        blank = warmup_request(engine.contract, size_px, encoded=engine.takes_encoded)
         config = replace(config, costs=step_costs(engine, batch_size, blank, clock))
     return ModelServer(config, engine, *overflow)
 
@@ -213,7 +213,7 @@ def _num_updates(answer: EngineReply | None) -> int | None:
 
 def _service_s(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> float:
     """Return the duration of one full batch, the shortest of three, s."""
-    blank = [blank_request(engine.contract, size_px, encoded=engine.takes_encoded)] * batch_size
+    blank = [warmup_request(engine.contract, size_px, encoded=engine.takes_encoded)] * batch_size
     fastest_s = math.inf
     for _ in range(3):
         begun_s = clock()

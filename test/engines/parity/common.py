@@ -26,13 +26,13 @@ with contextlib.suppress(ModuleNotFoundError):  # not every environment has torc
     from test.engines import operators  # noqa: F401  before transformers, which looks for torchvision
 
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
 from ros2_rfm_serving.engines.architectures.policy import ArchitecturePolicy
 from ros2_rfm_serving.engines.base import Parity
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.parity import compare
 from ros2_rfm_serving.engines.flow.sampling import sample
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import Conditioning, InferenceRequest, ModelContract
 
 HERE = Path(__file__).parent
@@ -132,7 +132,7 @@ def imported(recording: Recording, source: Path, target: Path, importer: str = "
     if "tokenizer" in told:
         told["tokenizer"] = source / told["tokenizer"]
     told |= {key: tuple(told[key]) for key in ("action_names", "state_keys", "action_keys") if key in told}
-    import_checkpoint(source, target, Wishes(**told), importer)
+    import_checkpoint(source, target, ImportOptions(**told), importer)
     return target
 
 
@@ -144,7 +144,7 @@ def policy_of(folder: Path) -> ArchitecturePolicy:
 
 
 def requests_of(recording: Recording, contract: ModelContract) -> list[InferenceRequest]:
-    blank, images = blank_request(contract), recording.given("images").numpy()
+    blank, images = warmup_request(contract), recording.given("images").numpy()
     return [
         replace(
             blank,

@@ -125,9 +125,9 @@ class ForeignSteps(FakeStepping, Foreign):
         self.leave(refused)
         return {row: ModelError("no") for row in refused}
 
-    def turn(self, rows: Collection[int]) -> Any:
+    def iterate(self, rows: Collection[int]) -> Any:
         requests = {row: self.in_flight[row][0] for row in rows}
-        done = super().turn(rows)
+        done = super().iterate(rows)
         if self.does >= WILD:
             self.leave(rows)
         if self.does > WILD:

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig, VelocityModel
-from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.warmup import warm_up, warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -70,8 +70,8 @@ def spec(engine: str) -> EngineSpec:
 
 def test_a_model_is_what_it_must_be_and_no_more() -> None:
     engine = FlowEngine(Mirror(), SamplingConfig(num_steps=5))
-    rehearse(engine, 4)
-    request = replace(blank_request(CONTRACT), state=np.array([0.5, 0, 0], np.float32))
+    warm_up(engine, 4)
+    request = replace(warmup_request(CONTRACT), state=np.array([0.5, 0, 0], np.float32))
     (reply,) = engine.infer([request])
     assert np.allclose(reply.chunk_robot, 0.5) and reply.chunk_robot.shape == (4, 2)
 
@@ -99,9 +99,9 @@ def test_a_velocity_that_would_be_broadcast_is_refused() -> None:
 
 def test_answers_that_break_the_contract_are_found_at_the_start() -> None:
     with pytest.raises(ModelError, match="gave 2 answers to 3 requests"):
-        rehearse(Short(rows=-1, steps=4), 3)
+        warm_up(Short(rows=-1, steps=4), 3)
     with pytest.raises(ModelError, match=r"chunk_model has the shape \(2, 2\); its contract promises \(4, 2\)"):
-        rehearse(Short(rows=0, steps=2), 3)
+        warm_up(Short(rows=0, steps=2), 3)
 
 
 def test_what_is_no_engine_is_told_what_it_lacks() -> None:

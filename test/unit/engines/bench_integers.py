@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, sampling_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.precision import INT8, _layers, num_bytes, quantize
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.shipped import shipped
 
 ROUNDS, CALLS = 15, 20
@@ -81,7 +81,7 @@ def chunks() -> None:
         assert isinstance(theirs, FlowPolicyNetwork)
         for name, made, dtype in (("float32", network(), "float32"), ("ours", network(), INT8), ("torchao", theirs, "float32")):
             server = engine(made, dtype, trace=trace)
-            blank = blank_request(server.contract)
+            blank = warmup_request(server.contract)
             request = replace(blank, state=np.linspace(-0.2, 0.8, len(blank.state), dtype=np.float32), instruction="push the puck")
             calls[f"{name}, {'traced' if trace else 'as it is'}"] = partial(server.infer, [request])
             print(f"{name}: {(num_bytes if dtype == INT8 else bytes_of)(made) / 1e6:.2f} MB")

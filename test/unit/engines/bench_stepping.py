@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import InferenceRequest, ModelContract
 
 FOLDER = Path(__file__).parents[3] / "models" / "metaworld_flow"
@@ -25,7 +25,7 @@ ROUNDS = 40
 
 
 def asked(contract: ModelContract, i: int) -> InferenceRequest:
-    rng, blank = np.random.default_rng(i), blank_request(contract)
+    rng, blank = np.random.default_rng(i), warmup_request(contract)
     return replace(
         blank,
         id=replace(blank.id, robot=f"r{i}"),
@@ -38,7 +38,7 @@ def asked(contract: ModelContract, i: int) -> InferenceRequest:
 def in_steps(engine: SteppingEngine, requests: list[InferenceRequest]) -> None:
     engine.enter(dict(enumerate(requests)))
     while rows := engine.ready():
-        engine.turn(rows)
+        engine.iterate(rows)
 
 
 def ratio(one: Callable[[], object], other: Callable[[], object]) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.evo_head import time_index
 from ros2_rfm_serving.engines.architectures.groot_head import bucket_of
-from ros2_rfm_serving.engines.architectures.joining import joined_images
+from ros2_rfm_serving.engines.architectures.image_insertion import joined_images
 
 
 @given(st.integers(1, 100))

@@ -17,9 +17,15 @@ from torch import Tensor
 from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
 from ros2_rfm_serving.engines.flow import stepping
-from ros2_rfm_serving.engines.flow.aside import Event, Here, OwnStream, aside_of, has_come
-from ros2_rfm_serving.engines.flow.flight import Flight
 from ros2_rfm_serving.engines.flow.graphs import Function, Graphed, Tensors
+from ros2_rfm_serving.engines.flow.in_flight import InFlightBatch
+from ros2_rfm_serving.engines.flow.perception_stream import (
+    CudaPerceptionStream,
+    InlinePerception,
+    PerceptionEvent,
+    has_come,
+    perception_stream_of,
+)
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, PipelineConfig
 
@@ -63,7 +69,7 @@ def same(answers: dict[int, Any]) -> None:
 def rest(used: SteppingEngine) -> dict[int, Any]:
     answers: dict[int, Any] = {}
     while rows := used.ready():
-        answers |= used.turn(rows)
+        answers |= used.iterate(rows)
     return answers
 
 
@@ -106,8 +112,8 @@ def test_it_finds_what_is_not_waited_for_and_what_may_be_given_away(gpu: tuple[C
 
 
 def test_on_a_cpu_nothing_is_aside() -> None:
-    aside = aside_of("cpu")
-    assert isinstance(aside, Here)
+    aside = perception_stream_of("cpu")
+    assert isinstance(aside, InlinePerception)
     with aside.perceiving() as there:
         assert there is None
     used = engine()
@@ -129,11 +135,11 @@ def test_an_error_of_the_device_is_found_by_whoever_goes_on() -> None:
 
 def test_rows_in_flight_go_on_while_others_are_perceived(gpu: tuple[Cuda, Watched]) -> None:
     cuda, watch = gpu
-    used = engine(OwnStream("cuda"))
+    used = engine(CudaPerceptionStream("cuda"))
     assert not used.enter({0: ASKED[0]}) and cuda.current.query(), "with nobody else in flight it is waited for"
-    assert used.ready() == [0] and not used.turn([0])
+    assert used.ready() == [0] and not used.iterate([0])
     assert not used.enter({1: ASKED[1], 2: ASKED[2]})
-    assert used.ready() == [0] and not used.turn(used.ready()), "the others have not been perceived"
+    assert used.ready() == [0] and not used.iterate(used.ready()), "the others have not been perceived"
     cuda.finish()
     assert sorted(used.ready()) == [0, 1, 2]
     same(rest(used))
@@ -141,25 +147,25 @@ def test_rows_in_flight_go_on_while_others_are_perceived(gpu: tuple[Cuda, Watche
 
 
 def test_where_all_wait_for_perception_the_device_does(gpu: tuple[Cuda, Watched]) -> None:
-    used = engine(OwnStream("cuda"))
+    used = engine(CudaPerceptionStream("cuda"))
     used.enter({0: ASKED[0]})
     for _ in range(3):
-        used.turn([0])
+        used.iterate([0])
     used.enter({1: ASKED[1]})
     assert used.ready() == [0]
-    same(used.turn([0]))
+    same(used.iterate([0]))
     assert used.ready() == [1]
     same(rest(used))
 
 
 def test_a_row_that_is_asked_for_goes_on_when_it_may(gpu: tuple[Cuda, Watched]) -> None:
-    used = engine(OwnStream("cuda"))
+    used = engine(CudaPerceptionStream("cuda"))
     used.enter({0: ASKED[0]})
     used.enter({1: ASKED[1]})
     assert used.ready() == [0]
     answers: dict[int, Any] = {}
     for _ in range(4):
-        answers |= used.turn([1])
+        answers |= used.iterate([1])
     same(answers | rest(used))
     assert set(answers) == {1}
 
@@ -167,7 +173,7 @@ def test_a_row_that_is_asked_for_goes_on_when_it_may(gpu: tuple[Cuda, Watched]) 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_comes_when_a_row_is_the_row_alone(seed: int, gpu: tuple[Cuda, Watched]) -> None:
     cuda, _ = gpu
-    used, rng = engine(OwnStream("cuda")), np.random.default_rng(seed)
+    used, rng = engine(CudaPerceptionStream("cuda")), np.random.default_rng(seed)
     coming, gone, answers = list(range(12)), set[int](), dict[int, Any]()
     while coming or used.ready():
         new = [coming.pop(0) for _ in range(min(len(coming), int(rng.integers(0, 4)), 6 - len(used._flight)))]
@@ -182,7 +188,7 @@ def test_whatever_comes_when_a_row_is_the_row_alone(seed: int, gpu: tuple[Cuda, 
         elif what < 0.5:
             used.infer([ASKED[0]])
         ready = list(used.ready())
-        answers |= used.turn([row for row in ready if rng.random() < 0.8] or ready) if ready else {}
+        answers |= used.iterate([row for row in ready if rng.random() < 0.8] or ready) if ready else {}
     assert set(answers) == set(range(12)) - gone and not used._flight._coming
     same(answers)
 
@@ -200,7 +206,7 @@ def perceived(cuda: Cuda) -> bool:
 @pytest.mark.parametrize("perception", [1, 2])
 def test_pipelined_chunks_are_those_of_one_after_the_other(offset: int, perception: int, gpu: tuple[Cuda, Watched]) -> None:
     cuda, _ = gpu
-    here, aside = engine(Here()), engine(OwnStream("cuda"))
+    here, aside = engine(InlinePerception()), engine(CudaPerceptionStream("cuda"))
     found: list[list[tuple[int, int | None, Array]]] = [[], []]
     num_ahead = 0
     for number in range(10):
@@ -249,7 +255,7 @@ def recorded(watch: Watched) -> FlowPolicy:
 
 def test_graphs_are_replayed_by_one_stream_at_a_time(gpu: tuple[Cuda, Watched]) -> None:
     cuda, watch = gpu
-    used = engine(OwnStream("cuda"), recorded(watch))
+    used = engine(CudaPerceptionStream("cuda"), recorded(watch))
     answers: dict[int, Any] = {}
     used.warm_up()
     for row in range(12):
@@ -258,56 +264,56 @@ def test_graphs_are_replayed_by_one_stream_at_a_time(gpu: tuple[Cuda, Watched]) 
             used.infer([ASKED[0]])
         if row % 5 == 2:
             cuda.finish()
-        answers |= used.turn(used.ready())
+        answers |= used.iterate(used.ready())
     same(answers | rest(used))
 
 
 # --- seeded faults -----------------------------------------------------------------------------------------------------------
 
 
-class Hasty(OwnStream):
-    def received(self, tensors: Tensors, there: Event) -> None:
+class Hasty(CudaPerceptionStream):
+    def received(self, tensors: Tensors, there: PerceptionEvent) -> None:
         for tensor in tensors:
             tensor.record_stream(torch.cuda.current_stream())
 
 
-class Forgetful(OwnStream):
-    def received(self, tensors: Tensors, there: Event) -> None:
+class Forgetful(CudaPerceptionStream):
+    def received(self, tensors: Tensors, there: PerceptionEvent) -> None:
         torch.cuda.current_stream().wait_event(there)  # type: ignore[arg-type]
 
 
-class Early(OwnStream):
+class Early(CudaPerceptionStream):
     @contextmanager
-    def perceiving(self) -> Iterator[Event]:
+    def perceiving(self) -> Iterator[PerceptionEvent]:
         there = torch.cuda.Event()  # type: ignore[no-untyped-call]
         there.record(self._stream)
         with torch.cuda.stream(self._stream):
             yield there
 
 
-class Apart(OwnStream):
+class Apart(CudaPerceptionStream):
     def join(self) -> None:
         return
 
 
 @pytest.mark.parametrize("fault", [Hasty, Forgetful, Early, Apart])
-def test_a_seeded_fault_is_a_race(fault: type[OwnStream], gpu: tuple[Cuda, Watched]) -> None:
+def test_a_seeded_fault_is_a_race(fault: type[CudaPerceptionStream], gpu: tuple[Cuda, Watched]) -> None:
     _, watch = gpu
     used = engine(fault("cuda"), recorded(watch))
     with pytest.raises(Race):
         for row in range(4):
             used.enter({row: ASKED[0]})
             if row % 2:
-                used.turn([row])
+                used.iterate([row])
             used.infer([ASKED[0]])
 
 
 def test_what_rows_left_behind_is_let_go(gpu: tuple[Cuda, Watched]) -> None:
-    used = engine(OwnStream("cuda"))
+    used = engine(CudaPerceptionStream("cuda"))
     used.enter({0: ASKED[0]})
-    used.turn([0])
+    used.iterate([0])
     used.enter({1: ASKED[1], 2: ASKED[3], 3: ASKED[2]})
-    flight: Flight = used._flight
+    flight: InFlightBatch = used._flight
     used.leave([2])
     assert len(flight._coming) == 1 and flight.waiting() == {1, 2, 3}
     used.leave([1, 3])
@@ -317,9 +323,9 @@ def test_what_rows_left_behind_is_let_go(gpu: tuple[Cuda, Watched]) -> None:
 
 def test_what_is_being_perceived_ends_before_its_weights_go(gpu: tuple[Cuda, Watched]) -> None:
     cuda, _ = gpu
-    used = engine(OwnStream("cuda"))
+    used = engine(CudaPerceptionStream("cuda"))
     used.enter({0: ASKED[0]})
-    used.turn([0])
+    used.iterate([0])
     used.enter({1: ASKED[1]})
     used.leave([0, 1])
     assert not perceived(cuda)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.engines.base import stepping
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.emulated import build
 from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.types import EngineReply
@@ -29,12 +29,12 @@ def spec(model: str, spent_s: list[float]) -> EngineSpec:
 def test_a_row_is_answered_after_its_steps_and_spends_what_the_law_says(model: str) -> None:
     spent_s: list[float] = []
     emulated = build(spec(model, spent_s))
-    engine, request = stepping(emulated), blank_request(emulated.contract)
+    engine, request = stepping(emulated), warmup_request(emulated.contract)
     assert engine.enter({1: request, 2: request}) == {}
-    assert engine.num_turns(request) == STEPPED[model] and set(engine.ready()) == {1, 2}
+    assert engine.num_iterations(request) == STEPPED[model] and set(engine.ready()) == {1, 2}
     for _ in range(STEPPED[model] - 1):
-        assert engine.turn([1]) == {}
-    answers = engine.turn([1])
+        assert engine.iterate([1]) == {}
+    answers = engine.iterate([1])
     assert isinstance(answers[1], EngineReply) and set(engine.ready()) == {2}
     engine.leave([2, 7])
     assert not engine.ready()

@@ -16,7 +16,6 @@ from lab.training.judge_training import train_judge
 from lab.training.optimizing import TrainingConfig
 from lab.training.policy_training import train_policy
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle, instructions
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.embedded.judge import Judge
@@ -25,6 +24,7 @@ from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.sampling import sample
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.engines.weights_header import MOST_BYTES
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
@@ -60,7 +60,7 @@ def small_policy(seed: int = 0, trace: bool = False) -> FlowPolicy:
 
 def request(i: int, delay: int = 0, prefix: int = 0, conditioning: Conditioning = Conditioning.PREFIX) -> InferenceRequest:
     rng = np.random.default_rng(i)
-    blank = blank_request(small_policy().contract, (32, 32))
+    blank = warmup_request(small_policy().contract, (32, 32))
     return replace(
         blank,
         id=replace(blank.id, robot=f"r{i}", sequence=i),
@@ -138,7 +138,7 @@ def test_the_shipped_policy_answers_in_robot_space(repository: Path) -> None:
     engine = load_embedded("m", repository / "models" / "metaworld_flow")
     assert engine.contract.action_names == ("delta_x", "delta_y", "delta_z", "gripper")
     assert engine.contract.conditionings == tuple(Conditioning)
-    (reply,) = engine.infer([blank_request(engine.contract)])
+    (reply,) = engine.infer([warmup_request(engine.contract)])
     assert reply.chunk_robot.shape == (24, 4) and np.abs(reply.chunk_robot).max() < 3
 
 
@@ -238,7 +238,7 @@ def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path
         wait=waited.append,
     )
     engine = build_engine(spec)
-    replies = engine.infer([blank_request(engine.contract)] * 3)
+    replies = engine.infer([warmup_request(engine.contract)] * 3)
     assert waited == [pytest.approx(0.035)] and len(replies) == 3
     assert engine.contract.emulated and "emulated" in engine.contract.model and engine.contract.model_hash == ""
     assert engine.contract.conditionings == tuple(Conditioning)
@@ -253,7 +253,7 @@ def test_an_emulated_text_model_serves_several_at_once_each_the_slower_the_more_
     def wait(seconds: float) -> None:
         waited.append(seconds)
         if len(waited) == 1:
-            engine.infer([blank_request(engine.contract)])
+            engine.infer([warmup_request(engine.contract)])
 
     spec = EngineSpec(
         model="judge",
@@ -265,7 +265,7 @@ def test_an_emulated_text_model_serves_several_at_once_each_the_slower_the_more_
     )
     engine = build_engine(spec)
     assert engine.max_concurrent == 3
-    engine.infer([blank_request(engine.contract)])
+    engine.infer([warmup_request(engine.contract)])
     assert waited == pytest.approx([0.15 / 8] + [0.2 / 8] * 8 + [0.15 / 8] * 7)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, blocks_of_stages, steps_of_stages
+from ros2_rfm_serving.engines.flow.frames import FrameRows, SessionKey, blocks_of_stages, steps_of_stages
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import PipelineConfig
 
@@ -67,7 +67,7 @@ NUM = 10
 
 
 def test_each_frame_grants_a_stage_and_a_frame_that_comes_early_adds_up() -> None:
-    frames, pipelining = Frames(), PipelineConfig(pp_perception=2, pp_generation=3, alpha=0.5)
+    frames, pipelining = FrameRows(), PipelineConfig(pp_perception=2, pp_generation=3, alpha=0.5)
     granted = []
     for row in range(6):
         assert frames.begin(row, HERE, pipelining, NUM) == []
@@ -78,7 +78,7 @@ def test_each_frame_grants_a_stage_and_a_frame_that_comes_early_adds_up() -> Non
 
 
 def test_a_session_is_forgotten_with_its_last_row_and_a_newer_episode_names_the_rows_of_former_ones() -> None:
-    frames, pipelining = Frames(), PipelineConfig()
+    frames, pipelining = FrameRows(), PipelineConfig()
     frames.begin(1, HERE, pipelining, NUM)
     frames.begin(2, HERE, pipelining, NUM)
     frames.begin(3, HERE._replace(robot="other"), pipelining, NUM)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import SamplingConfig
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.guidance import guidance_weight, guided_velocity, prefix_weights, previous_chunk, target_of
 from ros2_rfm_serving.engines.flow.sampling import Held, denoise, sample
 from ros2_rfm_serving.engines.flow.solvers import Euler
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, Guidance, InferenceRequest, ModelContract, OutputKind, PrefixSchedule
 
@@ -182,7 +182,7 @@ def test_a_prefix_is_cut_or_continued_by_its_last_action_or_by_zeros() -> None:
 
 def ask(i: int, conditioning: Conditioning = GUIDED, delay: int = 0, prefix: int = 0, **guidance: object) -> InferenceRequest:
     rng = np.random.default_rng(100 + i)
-    blank = blank_request(Curved().contract)
+    blank = warmup_request(Curved().contract)
     return replace(
         blank,
         id=replace(blank.id, robot=f"r{i}", sequence=i),

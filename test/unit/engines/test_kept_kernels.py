@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from ros2_rfm_serving.engines.flow.graphs import accelerated
-from ros2_rfm_serving.engines.kept_kernels import LEAST_FREE_BYTES, VARIABLE, keep_kernels
+from ros2_rfm_serving.engines.kernel_cache import LEAST_FREE_BYTES, VARIABLE, use_kernel_cache
 
 PROGRAM = """
 import json, torch
 from torch._dynamo.utils import counters
 from ros2_rfm_serving.engines.base import SamplingConfig
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.warmup import blank_request
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
@@ -56,39 +56,39 @@ def test_what_pytorch_says_for_itself_when_its_compiler_is_imported_is_not_what_
     del os.environ[VARIABLE]
     cache_dir_utils.cache_dir()
     assert os.environ[VARIABLE]
-    keep_kernels()
+    use_kernel_cache()
     assert os.environ[VARIABLE] == str(home / "ros2_rfm_serving" / "inductor")
 
 
 def test_where_the_user_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/elsewhere")
-    keep_kernels()
+    use_kernel_cache()
     assert os.environ[VARIABLE] == "/elsewhere" and not list(home.iterdir())
 
 
 def test_not_where_others_could_put_something_that_is_executed(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder := home / "ros2_rfm_serving" / "inductor").mkdir(parents=True)
     folder.chmod(0o777)
-    keep_kernels()
+    use_kernel_cache()
     assert not os.environ[VARIABLE] and "others can write" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_costs_nothing_but_time(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "ros2_rfm_serving").write_text("a file")
-    keep_kernels()
+    use_kernel_cache()
     assert not os.environ[VARIABLE] and "not kept" in caplog.text
 
 
 def test_not_where_nothing_can_be_written(home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """PyTorch would compile nothing. A file system that is read-only says so to root, too."""
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-    keep_kernels()
+    use_kernel_cache()
     assert not os.environ[VARIABLE] and "cannot be written to" in caplog.text
 
 
 def test_not_on_a_disk_that_is_full(home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=LEAST_FREE_BYTES - 1))
-    keep_kernels()
+    use_kernel_cache()
     assert not os.environ[VARIABLE] and "255 MiB are free" in caplog.text
 
 
@@ -102,7 +102,7 @@ def test_what_a_lost_power_supply_left_empty_is_made_anew(home: Path) -> None:
         (folder / name).write_bytes(b"x" * size)
         os.utime(folder / name, (1, 1))  # before this machine was started
     (folder / "torn" / "young.so").touch()  # somebody's compiler is at it
-    keep_kernels()
+    use_kernel_cache()
     left = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
     assert left == {"whole/a.so", "whole/b.lock", "torn/d.lock", "torn/young.so"}
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.files import Json
 from ros2_rfm_serving.engines.architectures.importers.lerobot_processors import Processors
 from ros2_rfm_serving.engines.architectures.importers.lerobot_release import release_of
@@ -157,7 +157,7 @@ def test_statistics_that_do_not_fit_are_refused_by_file_and_feature(tmp_path: Pa
 
 
 def of_release(release: str, tmp_path: Path) -> bool:
-    return release_of(Json(tmp_path / "config.json", {}), "pi05", 6, Wishes(release=release)).of_0_4
+    return release_of(Json(tmp_path / "config.json", {}), "pi05", 6, ImportOptions(release=release)).of_0_4
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,13 @@ def test_a_release_may_have_its_patch_number(release: str, of_0_4: bool, tmp_pat
 
 def test_a_release_that_contradicts_the_files_counts_and_is_on_the_card(tmp_path: Path) -> None:
     later = Json(tmp_path / "config.json", {"use_relative_actions": False})
-    found = release_of(later, "pi05", 6, Wishes(release="0.4.4"))
+    found = release_of(later, "pi05", 6, ImportOptions(release="0.4.4"))
     assert (
         found.of_0_4
         and found.note == "--release 0.4.4 counts, although the checkpoint's files were written by LeRobot 0.5 or later"
     )
-    assert release_of(later, "pi05", 6, Wishes(release="0.6")).note == ""
-    assert release_of(Json(tmp_path / "config.json", {}), "pi0", 6, Wishes(release="0.4")).note == ""
+    assert release_of(later, "pi05", 6, ImportOptions(release="0.6")).note == ""
+    assert release_of(Json(tmp_path / "config.json", {}), "pi0", 6, ImportOptions(release="0.4")).note == ""
 
 
 @pytest.mark.parametrize("release", ["0.45", "0.4x", "0.4.", "0.50", "v0.4", "0.3", "1.0", "0.4.4.1", "0.4 "])

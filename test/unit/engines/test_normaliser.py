@@ -19,8 +19,8 @@ from ros2_rfm_serving.engines.architectures.bundle import require_current
 from ros2_rfm_serving.engines.architectures.manifest import (
     FORMAT,
     Affine,
+    BundleManifest,
     Images,
-    Manifest,
     Processing,
     Promise,
     Prompt,
@@ -126,8 +126,8 @@ def test_lines_of_a_chunk_have_ranges_of_their_own() -> None:
     assert affine.centre == (0.5, 11.0, 1.0, 22.0)
 
 
-def manifest(architecture: str, format: int, state: Affine) -> Manifest:
-    return Manifest.model_validate(
+def manifest(architecture: str, format: int, state: Affine) -> BundleManifest:
+    return BundleManifest.model_validate(
         {
             "format": format,
             "architecture": architecture,

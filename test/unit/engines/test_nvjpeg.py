@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.manifest import Images
 from ros2_rfm_serving.engines.architectures.processor import cropped, fitted
-from ros2_rfm_serving.engines.embedded.inputs import Inputs, resized, resized_there
+from ros2_rfm_serving.engines.embedded.inputs import NetworkInputs, resized, resized_there
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.nvjpeg import PROBE, NvJpeg
-from ros2_rfm_serving.engines.uploads import Sent, Uploads
+from ros2_rfm_serving.engines.uploads import UploadedImage, Uploads
 from ros2_rfm_serving.errors import BadMessageError, ModelError
 from ros2_rfm_serving.server.images import decode
 from ros2_rfm_serving.server.intake import readying
@@ -59,7 +59,7 @@ def test_pixels_are_here_and_there() -> None:
     library, uploads = Library(), Uploads(Late())
     encoded = jpeg(picture(48, 64))
     image = decoder(library, uploads)(encoded)
-    assert isinstance(image, Sent) and np.array_equal(image, decode(encoded))
+    assert isinstance(image, UploadedImage) and np.array_equal(image, decode(encoded))
     assert np.array_equal(uploads.batch([image])[0], decode(encoded))
     assert library.asked == [len(PROBE), len(encoded.data)]
 
@@ -105,12 +105,12 @@ def test_a_server_asks_it_first_and_checks_before() -> None:
     library, encoded = Library(), jpeg(picture(48, 64))
     ready = readying(CONTRACT, False, lambda image: resized(image, 16), decoder(library))
     there = ready(encoded)
-    assert isinstance(there, Sent) and there.shape == (48, 64, 3)
+    assert isinstance(there, UploadedImage) and there.shape == (48, 64, 3)
     raw = EncodedImage(camera="front", format="rgb8", data=picture(48, 64).tobytes(), height_px=48, width_px=64)
     assert ready(raw).shape == (16, 16, 3), "pixels are no JPEG"  # type: ignore[union-attr]
     library.refuses = True
     fallen_back = ready(encoded)
-    assert not isinstance(fallen_back, Sent) and np.array_equal(fallen_back, resized(decode(encoded), 16))  # type: ignore[arg-type]
+    assert not isinstance(fallen_back, UploadedImage) and np.array_equal(fallen_back, resized(decode(encoded), 16))  # type: ignore[arg-type]
     asked = len(library.asked)
     for bad in (replace(encoded, data=b"no JPEG" + encoded.data[-2:]), replace(encoded, format="png")):
         with pytest.raises(BadMessageError):
@@ -121,14 +121,14 @@ def test_a_server_asks_it_first_and_checks_before() -> None:
 
 
 def test_an_embedded_network_gets_the_same_images_sent_ahead_or_not() -> None:
-    plain, sending = (Inputs(("a", "b"), 32, (), 4, "cpu") for _ in range(2))
+    plain, sending = (NetworkInputs(("a", "b"), 32, (), 4, "cpu") for _ in range(2))
     sending.uploads = Uploads(Late())
     images = [{"a": picture(48, 64), "b": picture(32, 32)}, {"a": picture(40, 30), "b": picture(33, 31)}]
     rows: list[Any] = [SimpleNamespace(images=each) for each in images]
     ahead: list[Any] = [
         SimpleNamespace(images={camera: sending.fit_image(image) for camera, image in row.items()}) for row in images
     ]
-    assert all(isinstance(image, Sent) for row in ahead for image in row.images.values())
+    assert all(isinstance(image, UploadedImage) for row in ahead for image in row.images.values())
     expected = plain.images(rows)
     assert torch.equal(sending.images(rows), expected) and torch.equal(sending.images(ahead), expected)
     assert sending.images([]).shape == (0, 2, 32, 32, 3)

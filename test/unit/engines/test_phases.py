@@ -13,9 +13,9 @@ import torch
 from lab.benchmarks.phases import Peaks, Phase, Work, counted, peaks_of, phases_of, probe, work_of
 from ros2_rfm_serving.engines.answers import checked
 from ros2_rfm_serving.engines.base import SamplingConfig
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.engines.flow.device import Stopwatch
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import BadMessageError, ModelError
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.server import ModelServer, ServerConfig
@@ -28,7 +28,7 @@ PEAKS = Peaks(flops=100e9, bytes=10e9)
 @pytest.mark.parametrize(("model", "steps"), [("rfm/metaworld-flow", 5), ("rfm/metaworld-diffusion", None)])
 def test_our_loop_says_what_it_took_by_the_clock_that_it_was_given(model: str, steps: int | None) -> None:
     engine = load_engine(model)
-    requests = [blank_request(engine.contract)] * 2
+    requests = [warmup_request(engine.contract)] * 2
     assert all(reply.phases == NO_PHASES for reply in engine.infer(requests))  # type: ignore[union-attr]
     reads = itertools.count()
     engine.clock = lambda: float(2 ** next(reads))  # each difference tells between which reads it lies
@@ -108,7 +108,7 @@ def test_peaks_and_work_are_of_the_device_that_the_model_is_on() -> None:
         velocity=lambda x, times, context: (x * times[..., None]) @ weight,
     )
     engine = SimpleNamespace(model=model, sampling=SamplingConfig(device="meta", num_columns=3))
-    perceiving, stepping = counted(engine, [blank_request(CONTRACT)] * 2)  # type: ignore[arg-type]
+    perceiving, stepping = counted(engine, [warmup_request(CONTRACT)] * 2)  # type: ignore[arg-type]
     assert perceiving.flops == 2 * 3 * 5 * 3
     assert stepping.flops == 2 * 2 * CONTRACT.chunk_length * 3 * 5
     peaks = probe("meta", torch.bfloat16)

@@ -13,10 +13,10 @@ from lab.training.lessons import draw_lesson
 from lab.training.optimizing import TrainingConfig
 from lab.training.planner_training import Lesson, train_planner
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
-from ros2_rfm_serving.engines.embedded.planner import Planner
+from ros2_rfm_serving.engines.embedded.planner import SubgoalPlanner
 from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerConfig, PlannerNetwork
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.robot.history import ExecutionHistory
 from ros2_rfm_serving.robot.task import SPENT
 from ros2_rfm_serving.types import OutputKind
@@ -27,7 +27,7 @@ SMALL = PlannerConfig(cameras=("front",), vocabulary=("<pad>", "<unknown>", "go"
 
 
 def plan(engine: Engine, *prompts: str) -> list[list[str]]:
-    blank = blank_request(engine.contract)
+    blank = warmup_request(engine.contract)
     answers = engine.infer([replace(blank, instruction=prompt) for prompt in prompts])
     return [answer.text.splitlines() for answer in answers]  # type: ignore[union-attr]
 
@@ -39,7 +39,7 @@ def shipped(repository: Path) -> Engine:
 
 def test_it_says_whole_subgoals_and_one_at_least_whatever_it_is_told() -> None:
     torch.manual_seed(0)
-    engine = Planner("p", PlannerNetwork(SMALL).eval(), "hash")
+    engine = SubgoalPlanner("p", PlannerNetwork(SMALL).eval(), "hash")
     assert engine.contract.output is OutputKind.PLAN
     for said in plan(engine, "", "go", "stay go " * 20, "\0 ü 42"):
         assert 1 <= len(said) <= SMALL.max_subgoals and set(said) <= {"go", "stay"}

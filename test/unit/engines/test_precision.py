@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from lab.benchmarks.precision import misplaced
 from ros2_rfm_serving.engines.base import require_parity
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.precision import INT4, INT8, num_bytes, precision_of, quantize
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 
 from .test_parity import FINE
@@ -65,7 +65,7 @@ def test_a_weight_is_off_by_half_a_step_of_its_scale_at_most(seed: int, rows: in
 def test_weights_take_less_memory_and_a_graph_computes_the_same_bits(repository: Path, precision: str) -> None:
     whole, less = shipped(repository, "float32"), shipped(repository, precision)
     assert 0 < less.weights_bytes <= 0.6 * whole.weights_bytes
-    request = blank_request(less.contract)
+    request = warmup_request(less.contract)
     (traced,), (plain,) = less.infer([request]), shipped(repository, precision, trace=False).infer([request])
     assert not isinstance(traced, ModelError) and not isinstance(plain, ModelError)
     np.testing.assert_array_equal(traced.chunk_model, plain.chunk_model)
@@ -170,7 +170,7 @@ def test_a_wrong_position_index_moves_the_chunk_at_any_number_of_solver_steps(re
     network = saved(repository)
     misplaced(network)
     right = shipped(repository, "float32", num_steps=num_steps)
-    request = blank_request(right.contract)
+    request = warmup_request(right.contract)
     request.images.update(
         {camera: np.random.default_rng(0).integers(256, size=(96, 96, 3), dtype=np.uint8) for camera in request.images}
     )

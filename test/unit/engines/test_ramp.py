@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.ramp import begun, ramped, strengths
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.types import Conditioning, InferenceRequest, ModelContract, OutputKind
 
 LENGTH, COLUMNS = 10, 4
@@ -21,7 +21,7 @@ CONTRACT = ModelContract(model="m", model_hash="h", output=OutputKind.ACTION_CHU
 
 def request(delay: int, reach: int, way: Conditioning = Conditioning.PREFIX) -> InferenceRequest:
     prefix = np.arange(1, 2 * reach + 1, dtype=np.float32).reshape(reach, 2)
-    return replace(blank_request(CONTRACT), conditioning=way, inference_delay_steps=delay, prefix_model=prefix)
+    return replace(warmup_request(CONTRACT), conditioning=way, inference_delay_steps=delay, prefix_model=prefix)
 
 
 @given(st.integers(1, 12), st.floats(0.1, 20.0))

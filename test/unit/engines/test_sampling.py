@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.embedded.layers import Attention
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
@@ -25,9 +24,10 @@ from ros2_rfm_serving.engines.embedded.options import BundleOptions, device_of
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Graphed, accelerated
 from ros2_rfm_serving.engines.flow.memory import in_halves
-from ros2_rfm_serving.engines.flow.sampling import Sample, sample
+from ros2_rfm_serving.engines.flow.sampling import FlowSample, sample
 from ros2_rfm_serving.engines.flow.solvers import Ddim, cosine_levels, solver_of
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelError, OutOfMemoryError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -98,7 +98,7 @@ def test_the_shipped_policys_batched_rows_equal_rows_run_alone(repository: Path)
     rng = np.random.default_rng(0)
     requests = [
         replace(
-            blank_request(engine.contract),
+            warmup_request(engine.contract),
             instruction="reach the red target",
             state=rng.normal(size=39).astype(np.float32),
             images={camera: rng.integers(0, 255, (96, 96, 3), np.uint8) for camera in engine.contract.cameras},
@@ -279,7 +279,7 @@ def test_a_jacobian_that_may_be_asked_for_is_warmed_up_and_one_that_may_not_is_n
     ran: list[tuple[int, bool]] = []
     plain = sample
 
-    def watched(model: FlowPolicy, requests: list[InferenceRequest], config: SamplingConfig, **more: Any) -> Sample:
+    def watched(model: FlowPolicy, requests: list[InferenceRequest], config: SamplingConfig, **more: Any) -> FlowSample:
         ran.append((len(requests), requests[0].guidance.true_jacobian))
         return plain(model, requests, config, **more)
 
@@ -461,8 +461,8 @@ def test_a_second_gpu_of_a_server_that_has_one_is_its_first(monkeypatch: pytest.
 
 
 def test_options_reach_the_loop(repository: Path) -> None:
-    (reply,) = (e := build_engine(spec(repository, num_steps=2, noise_scale=1.0))).infer([blank_request(e.contract)])
-    (other,) = build_engine(spec(repository, num_steps=2, noise_scale=1.0, seed=1)).infer([blank_request(e.contract)])
+    (reply,) = (e := build_engine(spec(repository, num_steps=2, noise_scale=1.0))).infer([warmup_request(e.contract)])
+    (other,) = build_engine(spec(repository, num_steps=2, noise_scale=1.0, seed=1)).infer([warmup_request(e.contract)])
     assert len(reply.updates) == 2 and np.abs(reply.chunk_model - other.chunk_model).max() > 1e-3
 
 

@@ -19,8 +19,8 @@ from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping, st
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
 from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
-from ros2_rfm_serving.engines.flow.flight import Flight
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
+from ros2_rfm_serving.engines.flow.in_flight import InFlightBatch
 from ros2_rfm_serving.engines.flow.sampling import noise_of
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
@@ -88,7 +88,7 @@ def same(values: Array, expected: Array) -> None:
 def finish(engine: SteppingEngine) -> dict[int, Any]:
     answers: dict[int, Any] = {}
     while rows := engine.ready():
-        answers.update(engine.turn(rows))
+        answers.update(engine.iterate(rows))
     return answers
 
 
@@ -101,9 +101,9 @@ def test_a_row_alone_is_that_of_infer_bit_by_bit(predicts: Predicts, sizes: tupl
     used = engine(predicts, sizes)
     for which, asked in enumerate(ASKED[predicts]):
         assert used.enter({which: asked}) == {}
-        for _ in range(used.num_turns(asked) - 1):
-            assert used.turn([which]) == {}
-        reply, expected = used.turn([which])[which], alone(predicts, sizes, which)
+        for _ in range(used.num_iterations(asked) - 1):
+            assert used.iterate([which]) == {}
+        reply, expected = used.iterate([which])[which], alone(predicts, sizes, which)
         assert isinstance(reply, EngineReply) and reply.ended_with is None
         np.testing.assert_array_equal(reply.chunk_model, expected.chunk_model)
         np.testing.assert_array_equal(reply.chunk_robot, expected.chunk_robot)
@@ -186,10 +186,10 @@ def test_company_that_comes_and_goes_changes_nothing(
             inside = {row: which for row, which in inside.items() if row not in gone}
         elif inside:
             going = [row for row in inside if row not in chosen] or list(inside)
-            answers = used.turn(going)
+            answers = used.iterate(going)
             for row in going:
                 turns[row] += 1
-                assert (row in answers) == (turns[row] == used.num_turns(asked[inside[row]]))
+                assert (row in answers) == (turns[row] == used.num_iterations(asked[inside[row]]))
             for row, reply in answers.items():
                 expected = alone(predicts, sizes, inside.pop(row))
                 assert isinstance(reply, EngineReply)
@@ -211,7 +211,7 @@ def test_contexts_lie_where_they_were_put_while_their_rows_step(monkeypatch: pyt
     used = engine()
     for row in range(5):
         used.enter({row: FREE[row % 3]})
-        used.turn(used.ready())
+        used.iterate(used.ready())
     finish(used)
     assert len(read) == 8 and len(set(read)) == 1
 
@@ -224,7 +224,7 @@ def test_who_enters_while_others_are_under_way_shares_their_steps(monkeypatch: p
     monkeypatch.setattr(FlowPolicy, "velocity", lambda self, x, *rest: sizes.append(len(x)) or velocity(self, x, *rest))
     monkeypatch.setattr(FlowPolicy, "perceive", lambda self, requests: perceived.append(len(requests)) or perceive(self, requests))
     used.enter({1: FREE[0], 2: CONTINUING[0]})
-    used.turn([1, 2])
+    used.iterate([1, 2])
     used.enter({3: PULLED[0]})
     assert set(finish(used)) == {1, 2, 3}
     assert perceived == [2, 1] and sizes == [2, 3, 3, 3, 1]
@@ -253,7 +253,7 @@ def test_guidance_of_a_former_row_reaches_nobody(how: str, sizes: tuple[int, ...
     used.enter({0: spoilt})
     if how == "leaves and another one takes its place":
         used.enter({1: FREE[1]})
-    used.turn(used.ready())
+    used.iterate(used.ready())
     if how == "is done":
         assert isinstance(finish(used)[0], ModelError)
     else:
@@ -298,7 +298,7 @@ def test_too_little_memory_halves_once_and_then_costs_those_that_do_not_fit(monk
     used.enter(dict(enumerate(FREE)))
     limited(monkeypatch, "velocity", 0)
     with pytest.raises(OutOfMemoryError, match="a batch of 3"):
-        used.turn(used.ready())
+        used.iterate(used.ready())
     assert not used.ready()
 
 
@@ -320,13 +320,13 @@ def test_whatever_a_model_raises_no_row_stays_behind(method: str, monkeypatch: p
 def test_a_call_ends_when_its_device_has_done_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a server that measures what a turn costs measures what it costs to ask for one."""
     done: list[str] = []
-    work = SteppingEngine._enter, Flight.advance
+    work = SteppingEngine._enter, InFlightBatch.advance
     monkeypatch.setattr(SteppingEngine, "_enter", lambda self, rows: (work[0](self, rows), done.append("entered"))[0])
-    monkeypatch.setattr(Flight, "advance", lambda self, rows: (work[1](self, rows), done.append("stepped"))[0])
+    monkeypatch.setattr(InFlightBatch, "advance", lambda self, rows: (work[1](self, rows), done.append("stepped"))[0])
     monkeypatch.setattr("ros2_rfm_serving.engines.flow.stepping.settle", lambda device: done.append(f"{device} has settled"))
     used = engine(num_steps=1)
     used.enter({1: FREE[0]})
-    used.turn([1])
+    used.iterate([1])
     assert done == ["entered", "cpu has settled", "stepped", "cpu has settled"]
 
 
@@ -358,7 +358,7 @@ def test_an_observation_of_a_session_that_did_not_enter_is_not_kept(monkeypatch:
 
     used, pipelining = engine(num_steps=8), PipelineConfig(pp_perception=3, pp_generation=2)
     used.warm_up()
-    monkeypatch.setattr(Flight, "enter", fails)
+    monkeypatch.setattr(InFlightBatch, "enter", fails)
     assert set(used.enter({1: piped(0, pipelining, "a"), 2: piped(0, pipelining, "b")})) == {1, 2}
     assert not used._staged._on_the_way
 
@@ -492,7 +492,7 @@ def test_pipelined_and_other_rows_share_turns() -> None:
     used, pipelining = engine(), PipelineConfig(pp_generation=2)
     used.enter({1: piped(1, pipelining), 2: FREE[0]})
     assert [*used.ready()] == [2]
-    used.turn([2])
+    used.iterate([2])
     used.enter({3: piped(2, pipelining), 4: CONTINUING[0]})
     assert sorted(used.ready()) == [1, 2, 4]
     answers = finish(used)

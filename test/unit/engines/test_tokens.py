@@ -20,7 +20,6 @@ from torch import Tensor
 from lab.training.optimizing import TrainingConfig
 from lab.training.token_training import train_token_policy
 from ros2_rfm_serving.engines.base import Engine, Stepping, TokenSampling, require_parity
-from ros2_rfm_serving.engines.blank import rehearse
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
@@ -29,6 +28,7 @@ from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.engines.tokens.sampling import confidence_of, noise_of
+from ros2_rfm_serving.engines.warmup import warm_up
 from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, PipelineConfig
 
@@ -87,7 +87,7 @@ def stepped(used: TokenEngine, rows: Mapping[int, InferenceRequest]) -> dict[int
     assert not used.enter(rows)
     answers: dict[int, Any] = {}
     while ready := used.ready():
-        answers.update(used.turn(ready))
+        answers.update(used.iterate(ready))
     return answers
 
 
@@ -105,7 +105,7 @@ def test_it_is_an_engine_and_stepping_whose_chunks_are_as_promised() -> None:
     assert isinstance(used, Engine) and isinstance(used, Stepping)
     used.warm_up()
     used.prepare(4)
-    assert rehearse(used, 3) is not None
+    assert warm_up(used, 3) is not None
     assert used.contract.pipelines and used.contract.conditionings == (Conditioning.NONE, Conditioning.PREFIX)
 
 
@@ -124,10 +124,10 @@ def test_a_chunk_is_what_the_network_finds_likeliest_token_by_token() -> None:
 def test_a_row_alone_is_the_same_bit_by_bit_by_turns_and_at_once(temperature: float) -> None:
     used = engine(temperature)
     for asked, whole in zip(ASKED, alone(temperature), strict=True):
-        turns = used.num_turns(asked)
+        turns = used.num_iterations(asked)
         assert not used.enter({1: asked})
         for left in range(turns, 0, -1):
-            answers = used.turn(used.ready())
+            answers = used.iterate(used.ready())
             assert bool(answers) == (left == 1)
         np.testing.assert_array_equal(chunk(answers[1]), chunk(whole))
         np.testing.assert_array_equal(confidence(answers[1]), whole.confidence)
@@ -145,7 +145,7 @@ def test_rows_come_and_go_and_each_answers_as_if_alone(order: list[int], data: s
         assert not used.enter({row: ASKED[row] for row in entering})
         ready = sorted(used.ready())
         going = data.draw(st.lists(st.sampled_from(ready), min_size=1, unique=True))
-        answers.update(used.turn(going))
+        answers.update(used.iterate(going))
         if data.draw(st.integers(0, 9)) == 0 and used.ready():
             gone = data.draw(st.sampled_from(sorted(used.ready())))
             used.leave([gone])
@@ -176,7 +176,7 @@ def test_a_prefix_comes_back_as_it_was_given_costs_no_turns_and_is_continued() -
     used, asked = engine(), ASKED[4]
     plain, continued = (chunk(used.infer([each])[0]) for each in (replace(asked, inference_delay_steps=0), asked))
     np.testing.assert_array_equal(continued[:3], asked.prefix_model[:3])
-    assert used.num_turns(asked) == NUM_TOKENS - 3 * CONFIG.num_actions
+    assert used.num_iterations(asked) == NUM_TOKENS - 3 * CONFIG.num_actions
     assert np.abs(continued[3:] - plain[3:]).max() > 1e-4
 
 
@@ -242,7 +242,7 @@ def test_a_row_that_is_not_finite_leaves_nothing_in_the_slots_that_it_had() -> N
     assert all(isinstance(answer, ModelError) for answer in stepped(used, {0: broken(ASKED[0]), 1: broken(ASKED[1])}).values())
     assert not used.enter({2: ASKED[0]})
     for _ in range(3):
-        used.turn(used.ready())
+        used.iterate(used.ready())
     answers = stepped(used, {3: ASKED[1]})
     for row, asked in ((2, 0), (3, 1)):
         np.testing.assert_array_equal(chunk(answers[row]), chunk(alone(0.0)[asked]))
@@ -294,7 +294,7 @@ def test_rows_for_which_memory_never_suffices_are_told_and_the_others_go_on() ->
     assert not used.enter({20: ASKED[0]})
     model.fits = 0
     with pytest.raises(OutOfMemoryError):
-        used.turn([20])
+        used.iterate([20])
     model.fits = 2
     np.testing.assert_array_equal(chunk(stepped(used, {21: ASKED[0]})[21]), chunk(alone(0.0)[0]))
 
@@ -305,7 +305,7 @@ def test_no_batch_is_larger_than_the_model_says() -> None:
     used = TokenEngine(model, TokenSampling(max_rows=3 * model.max_batch_size))
     rows = {row: ASKED[row % 3] for row in range(2 * model.max_batch_size + 5)}
     assert not used.enter(rows)
-    used.turn(used.ready())
+    used.iterate(used.ready())
     used.leave(rows)
     assert model.largest == model.max_batch_size
 
@@ -347,7 +347,7 @@ def test_a_request_is_answered_in_every_frame_once_the_pipeline_is_full(pp_gener
         assert not used.enter({number: frame("r", number, pipelining)})
         turns, answers = 0, dict[int, Any]()
         while ready := used.ready():
-            answers.update(used.turn(ready))
+            answers.update(used.iterate(ready))
             turns += 1
         assert turns == (max(shares[: min(number, pp_generation)]) if number else 0)
         assert list(answers) == ([number - pp_generation] if number >= pp_generation else [])
@@ -390,7 +390,7 @@ def test_merged_computation_equals_the_separate_ones(stages: list[int], frames: 
                 asked = frame(f"r{session}", number, PipelineConfig(pp_generation=pp_generation, fetch_offset=offset))
                 assert not used.enter({rows[-1]: asked})
         while ready := used.ready():
-            used.turn(ready)
+            used.iterate(ready)
     used.leave(rows)
     assert model.worst < 1e-5
 
@@ -513,11 +513,11 @@ def test_whatever_comes_leaves_and_fails_merged_is_separate_and_nothing_is_left(
             if data.draw(st.integers(0, 19)) == 0:
                 model.generate = lambda *_: 1 // 0  # type: ignore[method-assign]
                 with suppress(ZeroDivisionError):  # nor is it asked for rows of a former episode
-                    used.turn(ready)
+                    used.iterate(ready)
                 model.generate = plain  # type: ignore[method-assign]
                 assert not set(ready) & set(used.ready())
             else:
-                used.turn(ready)
+                used.iterate(ready)
         else:
             raise AssertionError("a row goes on for ever")
         assert len(used._flight) + len(list(used._public)) <= used.max_rows

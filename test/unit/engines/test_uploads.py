@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.uploads import NUM_SLOTS, Here, Ring, Sent, Uploads
+from ros2_rfm_serving.engines.uploads import NUM_SLOTS, BufferRing, HostDevice, UploadedImage, Uploads
 from ros2_rfm_serving.types import Image
 
 
@@ -82,7 +82,7 @@ def test_a_buffer_is_written_again_only_when_its_copy_is_there() -> None:
 
 def test_an_image_here_is_what_it_was_and_what_is_made_of_it_was_never_sent() -> None:
     sent = Uploads(Late()).send(picture(7))
-    assert isinstance(sent, Sent) and np.array_equal(sent, picture(7)) and sent.twin is not None
+    assert isinstance(sent, UploadedImage) and np.array_equal(sent, picture(7)) and sent.twin is not None
     assert sent[:2].twin is None and (sent + 1).twin is None and np.asarray(sent[..., ::-1]).dtype == np.uint8  # type: ignore[attr-defined]
 
 
@@ -138,9 +138,9 @@ def test_on_the_host_who_sends_an_image_makes_of_it_what_the_network_takes() -> 
         made.append(int(pixels.max()))
         return pixels[0].float()
 
-    here = Here(first_row)
+    here = HostDevice(first_row)
     images = [here.send(picture(3)), picture(4)]
-    assert made == [3] and isinstance(images[0], Sent) and np.array_equal(images[0], picture(3))
+    assert made == [3] and isinstance(images[0], UploadedImage) and np.array_equal(images[0], picture(3))
     assert here.batch(images).amax((1, 2)).tolist() == [3, 4] and made == [3, 4]
 
 
@@ -148,14 +148,14 @@ def test_what_cannot_be_fitted_here_its_batch_finds_out() -> None:
     def refuse(pixels: Tensor) -> Tensor:
         raise RuntimeError("not enough memory")
 
-    here = Here(refuse)
+    here = HostDevice(refuse)
     image = here.send(picture(3))
-    assert not isinstance(image, Sent) and np.array_equal(image, picture(3))
+    assert not isinstance(image, UploadedImage) and np.array_equal(image, picture(3))
     with pytest.raises(RuntimeError, match="not enough memory"):
         here.batch([image])
 
 
-@pytest.mark.parametrize("kind", [lambda fit: Uploads(Late(), fit), Here])
+@pytest.mark.parametrize("kind", [lambda fit: Uploads(Late(), fit), HostDevice])
 def test_an_image_of_another_network_is_sent_anew(kind: Any) -> None:
     one, other = kind(lambda pixels: pixels), kind(lambda pixels: pixels[:2])
     assert other.batch([one.send(picture(1))]).shape == (1, 2, 6, 3)
@@ -167,7 +167,7 @@ def test_what_the_device_refuses_its_batch_finds_out_and_no_buffer_is_lost() -> 
     device.refuses = torch.OutOfMemoryError("CUDA out of memory")
     for _ in range(3):
         image = uploads.send(picture(3))
-        assert not isinstance(image, Sent) and np.array_equal(image, picture(3))
+        assert not isinstance(image, UploadedImage) and np.array_equal(image, picture(3))
         with pytest.raises(torch.OutOfMemoryError):
             uploads.batch([image])
     device.refuses = None
@@ -184,13 +184,13 @@ def test_a_size_that_cannot_be_made_there_is_made_here_and_its_copy_is_waited_fo
 
     uploads = Uploads(device, fit, num_slots=1)
     image = uploads.send(picture(5))
-    assert not isinstance(image, Sent) and device.done == 0
+    assert not isinstance(image, UploadedImage) and device.done == 0
     assert uploads.batch([image]).unique().tolist() == [5]
     assert device.done == 2, "the failed one's copy read its buffer before that was written again"
 
 
 def test_where_all_buffers_are_being_filled_the_next_one_waits_for_the_first_that_is_free() -> None:
-    ring = Ring(lambda num_bytes: torch.empty(num_bytes, dtype=torch.uint8), num_slots=2)
+    ring = BufferRing(lambda num_bytes: torch.empty(num_bytes, dtype=torch.uint8), num_slots=2)
     entered, may_go = threading.Barrier(3), threading.Event()
     got: list[str] = []
 

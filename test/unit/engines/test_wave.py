@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.warmup import warm_up, warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -23,8 +23,8 @@ def spec(**options: object) -> EngineSpec:
 
 def test_positions_return_to_where_they_were_measured_and_velocities_add_up_to_nothing() -> None:
     engine = build_engine(spec(amplitudes=[0.2, 0.1], positions=[2, -1]))
-    rehearse(engine, 1)
-    request = blank_request(engine.contract)
+    warm_up(engine, 1)
+    request = warmup_request(engine.contract)
     request.state[2] = 1.5
     chunk = engine.infer([request])[0].chunk_robot
     assert chunk is not None

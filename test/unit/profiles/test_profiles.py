@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 
 from ros2_rfm_serving.cli import profile as command
 from ros2_rfm_serving.cli.main import app
-from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, ProfileError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.operate import profile_sheet
@@ -361,7 +361,7 @@ def test_an_emulated_engine_runs_its_law_padded_to_the_servers_batch(tmp_path: P
     spec = EngineSpec(model="tiny", entry=entry, models_folder=tmp_path, profile=Profile({}), gpu_type="CPU", wait=waited.append)
     engine = build_engine(spec)
     assert isinstance(engine, EmulatedEngine) and isinstance(engine.service, FixedService) and engine.max_batch_size == 2
-    request = blank_request(engine.contract)
+    request = warmup_request(engine.contract)
     engine.infer([request])
     engine.prepare(2)
     engine.infer([request])
@@ -440,7 +440,7 @@ def test_images_are_as_large_as_the_factory_s_robots_send_them(tmp_path: Path) -
         text += f"{task}: {{image_size_px: {size}, pipeline: {{action_period_ms: 200}}, components: {{system1: {{model: m}}}}}}\n"
     (tmp_path / "factory.yaml").write_text(text)
     assert command._size_px("640x480", tmp_path / "factory.yaml") == (1280, 720)
-    asked = blank_request(CONTRACT, command._size_px("1280x720", None))
+    asked = warmup_request(CONTRACT, command._size_px("1280x720", None))
     assert all(image.shape == (720, 1280, 3) for image in asked.images.values())
     with pytest.raises(typer.BadParameter, match="no size such as 640x480"):
         command._size_px("640", None)

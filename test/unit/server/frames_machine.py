@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ros2_rfm_serving.engines.flow.frames import Frames, require_spread, session_of
+from ros2_rfm_serving.engines.flow.frames import FrameRows, require_spread, session_of
 from ros2_rfm_serving.errors import CapacityError, ContractError, ModelError
 from ros2_rfm_serving.types import InferenceRequest, PipelineConfig
 from test.unit.fakes import CONTRACT, session_request
@@ -27,10 +27,10 @@ class InFrames(Unreliable):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self._frames = Frames()
+        self._frames = FrameRows()
         self._outdated: set[int] = set()
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return request.num_steps or NUM_STEPS
 
     def require_pipelining(self, pipelining: PipelineConfig, num_steps: int = 0) -> None:
@@ -40,22 +40,22 @@ class InFrames(Unreliable):
         given = super().enter(rows)
         for number, request in rows.items():
             if request.pipelining is not None and number in self.in_flight:
-                turns = self.num_turns(request)
+                turns = self.num_iterations(request)
                 self._outdated.update(self._frames.begin(number, session_of(request.id), request.pipelining, turns))
         return given
 
     def ready(self) -> Collection[int]:
         rows = self.in_flight.items()
-        return [number for number, (request, left) in rows if self._may_go_on(number, self.num_turns(request) - left)]
+        return [number for number, (request, left) in rows if self._may_go_on(number, self.num_iterations(request) - left)]
 
     def _may_go_on(self, number: int, step: int) -> bool:
         return number not in self._frames or number in self._outdated or step < self._frames.limit(number)
 
-    def turn(self, rows: Collection[int]) -> Any:
+    def iterate(self, rows: Collection[int]) -> Any:
         over = self._outdated.intersection(rows)
         self.leave(over)
         going = set(rows) - over
-        given = super().turn(going) if going else {}
+        given = super().iterate(going) if going else {}
         self._forget()
         return given if given is None else dict(given) | dict.fromkeys(over, ModelError("over"))
 

@@ -33,7 +33,7 @@ class Unreliable(FakeStepping):
         super().__init__()
         self._rng = rng
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return self.steps_of(request.id)
 
     @staticmethod
@@ -47,7 +47,7 @@ class Unreliable(FakeStepping):
             return None
         super().enter(rows)
         for number, request in rows.items():
-            self.in_flight[number] = request, self.num_turns(request)
+            self.in_flight[number] = request, self.num_iterations(request)
         refused = list(rows)[:1] if self.fault == "refuses one" else []
         self.leave(refused)
         return {number: ModelError("no") for number in refused}
@@ -58,8 +58,8 @@ class Unreliable(FakeStepping):
         self._spend(self.fills_up_s)
         return super().infer(requests)
 
-    def turn(self, rows: Collection[int]) -> Any:
-        done = dict(super().turn(rows))
+    def iterate(self, rows: Collection[int]) -> Any:
+        done = dict(super().iterate(rows))
         if self.fault in ("raises", "nothing", "a stranger"):
             self.leave(rows)
         if self.fault == "raises":

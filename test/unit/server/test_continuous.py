@@ -409,12 +409,12 @@ class Failing(FakeStepping):
 
     fails = broken = False
 
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         if self.fails or self.broken:
             self.fails = False
             self.leave(rows)
             raise ModelError("lost")
-        return super().turn(rows)
+        return super().iterate(rows)
 
 
 def test_a_row_that_the_engine_loses_counts_as_hung_whoever_goes_on_beside_it() -> None:

@@ -44,8 +44,8 @@ class Framed(FakeStepping):
                 self.waits, self.seen = {number}, request.id.sequence
         return super().enter(rows)
 
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
-        given = super().turn(rows)
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        given = super().iterate(rows)
         self.waits |= {number for number in rows if number in self.in_flight and self.in_flight[number][0].pipelining}
         return {
             number: replace(answer, ended_with=self.seen) for number, answer in given.items() if isinstance(answer, EngineReply)
@@ -108,7 +108,7 @@ def test_a_newer_observation_takes_the_place_of_one_that_has_not_entered() -> No
 
 def test_no_more_enter_than_the_session_has_agreed_upon() -> None:
     class Stuck(Framed):
-        def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
             return {}
 
     rig = Rig(Stuck())

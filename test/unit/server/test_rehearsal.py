@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from ros2_rfm_serving.dispatch import InFlightRows, StepCosts
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.server import rehearsal
 from ros2_rfm_serving.server.rehearsal import step_costs
@@ -16,7 +16,7 @@ from test.unit.fakes import CONTRACT, FakeEngine
 from test.unit.server.test_continuous import Rig, robots
 from test.unit.stepping import FakeStepping
 
-BLANK = blank_request(CONTRACT)
+BLANK = warmup_request(CONTRACT)
 
 
 class Timed:
@@ -70,7 +70,7 @@ def test_a_model_of_many_steps_is_measured_by_a_few_of_them() -> None:
 class OfItsOwn(FakeStepping):
     """A model whose requests may not choose."""
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return self.num_steps
 
 
@@ -99,9 +99,9 @@ def test_what_the_first_step_pays_for_is_not_what_steps_take() -> None:
 
 
 class Early(FakeStepping):
-    """Rows are done when they are, which is no later than `num_turns` says."""
+    """Rows are done when they are, which is no later than `num_iterations` says."""
 
-    def num_turns(self, request: InferenceRequest) -> int:
+    def num_iterations(self, request: InferenceRequest) -> int:
         return self.num_steps + 2
 
 
@@ -116,28 +116,28 @@ class Refusing(FakeStepping):
 
 
 class Raising(FakeStepping):
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         raise RuntimeError("the kernel is out")
 
 
 class Endless(FakeStepping):
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         return {}
 
 
 class Strange(FakeStepping):
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
-        return {row + 100: answer for row, answer in super().turn(rows).items()}
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        return {row + 100: answer for row, answer in super().iterate(rows).items()}
 
 
 class Failing(FakeStepping):
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
-        return dict.fromkeys(super().turn(rows), ModelError("the model's output is not finite"))
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        return dict.fromkeys(super().iterate(rows), ModelError("the model's output is not finite"))
 
 
 class Shapeless(FakeStepping):
-    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
-        return {row: EngineReply(chunk_model=empty(1, 1), chunk_robot=empty(1, 1)) for row in super().turn(rows)}
+    def iterate(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        return {row: EngineReply(chunk_model=empty(1, 1), chunk_robot=empty(1, 1)) for row in super().iterate(rows)}
 
 
 class Short(FakeStepping):

@@ -59,7 +59,7 @@ def test_frames_are_those_of_the_step_loop(pipelining: PipelineConfig) -> None:
     for frame in range(10):
         engine.enter({frame: replace(asked, id=replace(asked.id, sequence=frame), pipelining=pipelining)})
         while ready := engine.ready():
-            for row, reply in engine.turn(ready).items():
+            for row, reply in engine.iterate(ready).items():
                 assert isinstance(reply, EngineReply)
                 assert reply.ended_with is not None
                 ended[row], answered[row] = reply.ended_with, frame + 1
@@ -78,7 +78,7 @@ def test_a_refreshed_chunk_is_that_of_the_step_loop() -> None:
     for frame, one in enumerate(asked):
         engine.enter({frame: one})
         while ready := engine.ready():
-            replies.update(engine.turn(ready))
+            replies.update(engine.iterate(ready))
     flight = next(islice(flights.pipelined(6, pipelining, 1.0), 2, None))
     seen = [(stage.num_steps, [replace(asked[2], state=asked[int(stage.observed_at)].state)]) for stage in flight.stages]
     assert len({stage.observed_at for stage in flight.stages}) == 3

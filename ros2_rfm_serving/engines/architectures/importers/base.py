@@ -10,12 +10,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ros2_rfm_serving.engines.architectures.manifest import Manifest
+from ros2_rfm_serving.engines.architectures.manifest import BundleManifest
 from ros2_rfm_serving.errors import ModelError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class ImportOptions:
     """Options for information that a checkpoint may lack."""
 
     action_names: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Wishes:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    manifest: Manifest
+    manifest: BundleManifest
     weights: Mapping[str, Tensor]
     """Weights, by our names."""
     tokenizer: str
@@ -66,7 +66,7 @@ class Importer(Protocol):
     def recognises(self, folder: Path) -> bool:
         """Return whether a folder holds a checkpoint of this kind, by names of files and the content of its JSON."""
 
-    def read(self, folder: Path, wishes: Wishes) -> Imported:
+    def read(self, folder: Path, wishes: ImportOptions) -> Imported:
         """Read a checkpoint. Raises: `ModelError` that names the file, the key, its problem and the fix."""
 
 

@@ -15,12 +15,12 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures.bitnet import BitNetConfig
 from ros2_rfm_serving.engines.architectures.bitvla import IMAGE, QUESTION, STATE, BitVla, BitVlaConfig
 from ros2_rfm_serving.engines.architectures.importers import chats
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule, Wishes, listed, renamed
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions, Rule, listed, renamed
 from ros2_rfm_serving.engines.architectures.importers.decoder_weights import decoder_rules, siglip_rules
 from ros2_rfm_serving.engines.architectures.importers.files import Json, layers_of, read_json, read_tensors, tokenizer_file
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Promise
+from ros2_rfm_serving.engines.architectures.manifest import Affine, BundleManifest, Promise
 from ros2_rfm_serving.engines.architectures.ternary import Ternary, TernaryLinear, ternary_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
@@ -74,7 +74,7 @@ def recognises(folder: Path) -> bool:
     return isinstance(text, dict) and str(text.get("model_type")).lower() == "bitnet"
 
 
-def read(folder: Path, wishes: Wishes) -> Imported:
+def read(folder: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`."""
     config, statistics = read_json(folder / "config.json"), read_json(folder / STATISTICS)
     files, theirs = _weights(folder)
@@ -89,7 +89,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     published = BitVla.processing(network)
     prompt = published.prompt.model_copy(update={"template": chats.asked(folder, IMAGE * len(cameras) + QUESTION)})
     return Imported(
-        manifest=Manifest(
+        manifest=BundleManifest(
             architecture="bitvla",
             network=network.model_dump(),
             contract=Promise(

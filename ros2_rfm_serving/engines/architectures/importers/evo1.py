@@ -10,12 +10,12 @@ from torch import Tensor, float32, tensor
 
 from ros2_rfm_serving.engines.architectures.evo1 import CAMERAS, INTERN_VIT, QWEN2, Evo1, Evo1Config
 from ros2_rfm_serving.engines.architectures.evo_head import EvoHeadConfig
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule, Wishes, renamed
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions, Rule, renamed
 from ros2_rfm_serving.engines.architectures.importers.decoder_weights import decoder_rules, decoder_sizes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, layers_of, read_json, tokenizer_file
 from ros2_rfm_serving.engines.architectures.importers.shards import INDEX, WEIGHTS, read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise, ranges_of
+from ros2_rfm_serving.engines.architectures.manifest import Affine, BundleManifest, Processing, Promise, ranges_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
@@ -58,7 +58,7 @@ def recognises(folder: Path) -> bool:
     return (folder / STATISTICS).is_file() and any((folder / name).is_file() for name in (WEIGHTS, INDEX, PICKLE))
 
 
-def read(folder: Path, wishes: Wishes) -> Imported:
+def read(folder: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`."""
     if (folder / PICKLE).is_file() and not (folder / WEIGHTS).is_file():
         fix = f"save what is under its key `module` as {WEIGHTS} beside it"
@@ -73,7 +73,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     promise = _promise(robot, wishes, config.file, statistics.file)
     absent, steps = CAMERAS - len(promise.cameras), config.count("num_inference_timesteps", Evo1.sampling().num_steps)
     published = Evo1.processing(network)
-    manifest = Manifest(
+    manifest = BundleManifest(
         architecture="evo1",
         network=network.model_dump(),
         contract=promise,
@@ -94,7 +94,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     )
 
 
-def _promise(robot: Robot, wishes: Wishes, config: Path, statistics: Path) -> Promise:
+def _promise(robot: Robot, wishes: ImportOptions, config: Path, statistics: Path) -> Promise:
     """Return the contract's part of the manifest. Raises: `ModelError` if names or cameras do not fit."""
     count = len(robot.action.offset)
     names = wishes.action_names or tuple(f"action_{i}" for i in range(count))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.groot_head import HeadConfig
 from ros2_rfm_serving.engines.architectures.groot_n1_5 import QWEN3, SIGLIP, GrootN15, GrootN15Config
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule, Wishes, renamed
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions, Rule, renamed
 from ros2_rfm_serving.engines.architectures.importers.decoder_weights import (
     decoder_rules,
     decoder_sizes,
@@ -29,7 +29,7 @@ from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
 )
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise, first_of
+from ros2_rfm_serving.engines.architectures.manifest import BundleManifest, Processing, Promise, first_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
@@ -54,7 +54,7 @@ def recognises(folder: Path) -> bool:
     return is_of_type(folder, TYPE)
 
 
-def read(folder: Path, wishes: Wishes) -> Imported:
+def read(folder: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`."""
     config, metadata = read_json(folder / "config.json"), read_json(folder / METADATA)
     files, theirs = read_weights(folder)
@@ -69,7 +69,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     processing = GrootN15.processing(network, len(robot.cameras))
     steps = Json(config.file, config.map("action_head_cfg")).count("num_inference_timesteps", GrootN15.sampling().num_steps)
     state = joined(robot.state, "float32", f"{metadata.file}: {robot.tag}.statistics.state")
-    manifest = Manifest(
+    manifest = BundleManifest(
         architecture="groot_n1_5",
         network=network.model_dump(),
         contract=Promise(
@@ -112,7 +112,7 @@ class Robot(NamedTuple):
     rate_hz: float
 
 
-def robot_of(metadata: Json, wishes: Wishes) -> Robot:
+def robot_of(metadata: Json, wishes: ImportOptions) -> Robot:
     """Return the description of one embodiment. Raises: `ModelError`."""
     tag = _tag_of(metadata, wishes.kind)
     metadata.map(tag, "statistics")

@@ -11,7 +11,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures.groot_head import HeadConfig
 from ros2_rfm_serving.engines.architectures.groot_n1_5 import QWEN3
 from ros2_rfm_serving.engines.architectures.groot_n1_6 import SIGLIP2, GrootN16, GrootN16Config
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule, Wishes, renamed
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions, Rule, renamed
 from ros2_rfm_serving.engines.architectures.importers.decoder_weights import decoder_rules, decoder_sizes, siglip_rules
 from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_type, layers_of
 from ros2_rfm_serving.engines.architectures.importers.groot_pictures import recrop_of
@@ -45,7 +45,7 @@ def recognises(folder: Path) -> bool:
     return is_of_type(folder, TYPE)
 
 
-def read(folder: Path, wishes: Wishes) -> Imported:
+def read(folder: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`."""
     saved = saved_in(folder, wishes, "nvidia/Eagle-Block2A-2B-v2, in Isaac-GR00T")
     recrop = recrop_of(saved.processor, SHORTEST_EDGE, stretches=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.groot_n1_5 import QWEN3
 from ros2_rfm_serving.engines.architectures.groot_n1_7 import MAX_DELAY_STEPS, SHUFFLE, GrootN17, GrootN17Config, QwenVisionConfig
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule, Wishes, renamed
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions, Rule, renamed
 from ros2_rfm_serving.engines.architectures.importers.decoder_weights import decoder_rules, decoder_sizes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_type, layers_of
 from ros2_rfm_serving.engines.architectures.importers.groot_n1_6 import head_of
@@ -38,7 +38,7 @@ def recognises(folder: Path) -> bool:
     return is_of_type(folder, TYPE)
 
 
-def read(folder: Path, wishes: Wishes) -> Imported:
+def read(folder: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`."""
     saved = saved_in(folder, wishes, "nvidia/Cosmos-Reason2-2B")
     weights = renamed(saved.weights, RULES, saved.files[-1])

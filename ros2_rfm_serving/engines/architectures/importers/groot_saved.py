@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.groot_n1_6 import GrootN16, GrootN16Config
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, tokenizer_file
 from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
     Key,
@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
 from ros2_rfm_serving.engines.architectures.importers.groot_pictures import told_of
 from ros2_rfm_serving.engines.architectures.importers.groot_relative import relative_keys, sources_of
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
-from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise, Recrop
+from ros2_rfm_serving.engines.architectures.manifest import BundleManifest, Processing, Promise, Recrop
 from ros2_rfm_serving.errors import ModelError
 
 REFUSED = ("use_mean_std", "exclude_state", "use_tactile")
@@ -56,7 +56,7 @@ class Saved(NamedTuple):
         return self.robots.count(self.tag, 0)
 
 
-def saved_in(folder: Path, wishes: Wishes, language: str) -> Saved:
+def saved_in(folder: Path, wishes: ImportOptions, language: str) -> Saved:
     """Return the files of a checkpoint. language: name of the language model with the tokenizer. Raises: `ModelError`."""
     names = ("config", "processor_config", "statistics", "embodiment_id")
     config, processor, statistics, robots = (read_json(folder / f"{name}.json") for name in names)
@@ -76,7 +76,7 @@ def saved_in(folder: Path, wishes: Wishes, language: str) -> Saved:
 
 def imported_of(
     saved: Saved,
-    wishes: Wishes,
+    wishes: ImportOptions,
     weights: dict[str, Tensor],
     network: GrootN16Config,
     kind: tuple[str, type[GrootN16]],
@@ -94,7 +94,7 @@ def imported_of(
         raise ModelError(f"{saved.statistics.file}: {count} actions, {len(names)} names were given for them")
     name, architecture = kind
     steps = saved.config.count("num_inference_timesteps", architecture.sampling().num_steps)
-    manifest = Manifest(
+    manifest = BundleManifest(
         architecture=name,
         network=network.model_dump(),
         contract=Promise(

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from ros2_rfm_serving.engines.architectures import bundle
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Importer, Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, Importer, ImportOptions
 from ros2_rfm_serving.engines.architectures.manifest import first_of
 from ros2_rfm_serving.engines.lerobot_format import checkpoint_below
 from ros2_rfm_serving.errors import ModelError
@@ -50,14 +50,14 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError
 """Errors of values with an unexpected type; an importer names file and key itself where it can."""
 
 
-class Made(NamedTuple):
+class ImportedBundle(NamedTuple):
     importer: str
     imported: Imported
     content_hash: str
     source_hash: str
 
 
-def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str = "") -> Made:
+def import_checkpoint(source: Path, target: Path, wishes: ImportOptions, importer: str = "") -> ImportedBundle:
     """Import a checkpoint. Raises: `ModelError`; no files are left behind then."""
     if not source.is_dir():
         raise ModelError(f"{source}: no folder; give the one with the checkpoint's config.json and safetensors")
@@ -76,13 +76,13 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
     with staged(target) as folder:
         content_hash = bundle.save(folder, imported.manifest, weights, imported.tokenizer)
         (folder / CARD).write_text(_card(name, source, licence, imported, source_hash, content_hash), encoding="utf-8")
-    return Made(name, imported, content_hash, source_hash)
+    return ImportedBundle(name, imported, content_hash, source_hash)
 
 
-def require_heeded(importer: str, wishes: Wishes) -> None:
+def require_heeded(importer: str, wishes: ImportOptions) -> None:
     """Check that the importer reads all options that were given. Raises: `ModelError` for one that it would not read."""
     for field, importers in HEEDED.items():
-        if importer in importers or getattr(wishes, field) == getattr(Wishes(), field):
+        if importer in importers or getattr(wishes, field) == getattr(ImportOptions(), field):
             continue
         option = f"--{field.replace('_', '-')}"
         own_keys = importer in GROOTS_OF_PROCESSORS and field in ("state_keys", "action_keys")
@@ -107,7 +107,7 @@ def staged(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read(name: str, source: Path, wishes: Wishes) -> Imported:
+def _read(name: str, source: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`, whatever the checkpoint contains."""
     try:
         return cast(Importer, import_module(IMPORTERS[name])).read(source, wishes)

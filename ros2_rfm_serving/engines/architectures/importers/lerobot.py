@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig
 from ros2_rfm_serving.engines.architectures.importers import pi_weights, smolvla_weights
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, read_tensors, tokenizer_file
 from ros2_rfm_serving.engines.architectures.importers.lerobot_processors import Processors
 from ros2_rfm_serving.engines.architectures.importers.lerobot_release import DARKER, Release, release_of
 from ros2_rfm_serving.engines.architectures.manifest import (
     TOKENIZER,
+    BundleManifest,
     Images,
-    Manifest,
     Processing,
     Promise,
     Prompt,
@@ -55,7 +55,7 @@ def recognises(folder: Path) -> bool:
     return has_weights and (folder / CONFIG).is_file() and "type" in read_json(folder / CONFIG).content
 
 
-def read(folder: Path, wishes: Wishes) -> Imported:
+def read(folder: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`."""
     require_checkpoint(folder)
     config = read_json(folder / CONFIG)
@@ -82,7 +82,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         )
     release = Release(False) if kind == "smolvla" else release_of(config, kind, promise.state_size, wishes)
     processing = _processing(architecture_of(kind), network, config, processors, wishes, release)
-    manifest = Manifest(
+    manifest = BundleManifest(
         architecture=kind,
         network=network.model_dump(mode="json"),
         contract=promise,
@@ -98,7 +98,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     )
 
 
-def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: Wishes) -> Path:
+def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: ImportOptions) -> Path:
     """Return the tokenizer's file: the one in the options, else the checkpoint's, else that of its language model.
     Raises: `ModelError`."""
     step = processors.tokenizer()
@@ -119,7 +119,7 @@ def _absent(config: Json, promise: Promise) -> list[str]:
     )
 
 
-def _unscaled(manifest: Manifest) -> list[str]:
+def _unscaled(manifest: BundleManifest) -> list[str]:
     parts = (("action", manifest.processing.action), ("state", manifest.processing.state))
     return [
         f"its processors have no statistics of the {name}: it is taken as the network has it"
@@ -153,7 +153,7 @@ def _columns(config: Json, key: str, feature: dict[str, Any]) -> int:
     return shape[0]
 
 
-def _promise(config: Json, processors: Processors, wishes: Wishes) -> Promise:
+def _promise(config: Json, processors: Processors, wishes: ImportOptions) -> Promise:
     columns = _columns(config, "output_features.action", config.map("output_features", "action"))
     own = _own_names(config, columns)
     names = wishes.action_names or own
@@ -202,7 +202,7 @@ def _processing(
     network: ArchitectureConfig,
     config: Json,
     processors: Processors,
-    wishes: Wishes,
+    wishes: ImportOptions,
     release: Release,
 ) -> Processing:
     own = architecture.processing(network)
@@ -224,7 +224,7 @@ def _processing(
     )
 
 
-def _prompt(own: Prompt, config: Json, processors: Processors, wishes: Wishes, release: Release) -> Prompt:
+def _prompt(own: Prompt, config: Json, processors: Processors, wishes: ImportOptions, release: Release) -> Prompt:
     """Return the prompt that the pipeline makes; its length is that of the pipeline's step, if it has one, as in LeRobot."""
     longest = processors.tokenizer().get("max_length") or config.count("tokenizer_max_length", own.max_tokens)
     template, state_words = own.template, wishes.state_words

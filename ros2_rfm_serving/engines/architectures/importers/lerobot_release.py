@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json
 from ros2_rfm_serving.engines.lerobot_format import PADDED_STATE, RELEASES, RUN, is_of_0_4
 from ros2_rfm_serving.errors import ModelError
@@ -25,7 +25,7 @@ class Release(NamedTuple):
     """Assumption, for the model card; empty if there is none."""
 
 
-def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Release:
+def release_of(config: Json, kind: str, state_size: int, wishes: ImportOptions) -> Release:
     """Return the release that trained a checkpoint.
 
     The four weeks of 0.5.0 look like 0.4, which is assumed if only images differ. Raises: `ModelError` if the release is unknown

@@ -14,11 +14,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from ros2_rfm_serving.engines.architectures.importers import pi_weights
-from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, ImportOptions
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, read_tensors, tokenizer_file
 from ros2_rfm_serving.engines.architectures.manifest import (
     Affine,
-    Manifest,
+    BundleManifest,
     Processing,
     Promise,
     Prompt,
@@ -91,7 +91,7 @@ def _require_weights(folder: Path) -> None:
         )
 
 
-def _config(folder: Path, wishes: Wishes) -> Json:
+def _config(folder: Path, wishes: ImportOptions) -> Json:
     """Return the content of `config.json`, with the length of a chunk.
     Raises: `ModelError` if neither it nor an option gives that."""
     file = folder / CONFIG
@@ -107,7 +107,7 @@ def _config(folder: Path, wishes: Wishes) -> Json:
     return Json(config.file, config.content | {"action_horizon": told})
 
 
-def read(folder: Path, wishes: Wishes) -> Imported:
+def read(folder: Path, wishes: ImportOptions) -> Imported:
     """Read a checkpoint. Raises: `ModelError`."""
     _require_weights(folder)
     config, tensors = _config(folder, wishes), read_tensors(folder / WEIGHTS)
@@ -126,7 +126,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     longest = config.count("max_token_len", own.prompt.max_tokens)
     state_in_prompt = _state_in_prompt(config, kind, wishes)
     prompt = _prompt(own.prompt, kind, state_in_prompt).model_copy(update={"clean": True, "max_tokens": longest})
-    manifest = Manifest(
+    manifest = BundleManifest(
         architecture=kind,
         network=network.model_dump(mode="json"),
         contract=promise,
@@ -148,7 +148,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     )
 
 
-def _state_in_prompt(config: Json, kind: str, wishes: Wishes) -> bool | None:
+def _state_in_prompt(config: Json, kind: str, wishes: ImportOptions) -> bool | None:
     """Return whether the state is in the prompt; None if neither the checkpoint nor an option tells it.
 
     The converter does not write it, but its `config.json` may have been completed. Raises: `ModelError` if the two contradict each
@@ -192,7 +192,7 @@ def _stats(folder: Path, wished: str) -> Json:
     return read_json(found[name])
 
 
-def _promise(config: Json, stats: Json, wishes: Wishes) -> Promise:
+def _promise(config: Json, stats: Json, wishes: ImportOptions) -> Promise:
     most = config.count("action_dim", 32)
     if not 1 <= len(wishes.action_names) <= most:
         raise ModelError(
@@ -209,7 +209,7 @@ def _promise(config: Json, stats: Json, wishes: Wishes) -> Promise:
     return Promise(action_names=wishes.action_names, cameras=cameras, state_size=size, control_rate_hz=wishes.control_rate_hz)
 
 
-def _relative(promise: Promise, wishes: Wishes) -> tuple[int | None, ...]:
+def _relative(promise: Promise, wishes: ImportOptions) -> tuple[int | None, ...]:
     """Return the column of the state that each action is relative to, the one with the same number, as in openpi's `DeltaActions`.
     Raises: `ModelError` for a name that is no such action."""
     if not wishes.relative:

@@ -280,7 +280,11 @@ def test_a_load_that_cannot_connect_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def engine_spec(options: dict[str, Any], slept: list[float]) -> EngineSpec:
     entry = CatalogueEntry(
-        engine="ros2_rfm_serving.engines.sleeping:build", options=options, action_names=("a", "b"), state_size=3, chunk_length=4
+        engine="ros2_rfm_serving.engines.fixed_latency:build",
+        options=options,
+        action_names=("a", "b"),
+        state_size=3,
+        chunk_length=4,
     )
     return EngineSpec(model="m", entry=entry, models_folder=Path(), profile=Profile({}), gpu_type="EMULATED", wait=slept.append)
 

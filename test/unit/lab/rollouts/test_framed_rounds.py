@@ -10,7 +10,7 @@ import pytest
 from lab.rollouts.framed_rounds import run_frames
 from ros2_rfm_serving.engines.answers import answers_of
 from ros2_rfm_serving.engines.base import stepping
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.warmup import warmup_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import HorizonRequest, PipelineConfig
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
@@ -57,7 +57,7 @@ def test_rows_that_a_chunk_does_not_have_are_an_error(repository: Path, arms: li
 def test_policies_without_images_take_any_number_of_rows(repository: Path, bundle: str) -> None:
     """A graph that was traced at one number holds for all."""
     engine = blind_engine(repository / "models" / bundle)
-    blank = blank_request(engine.contract)
+    blank = warmup_request(engine.contract)
     (alone,) = answers_of(engine, [blank])
     for num in (3, 2, 4):
         for row in answers_of(engine, [blank] * num):

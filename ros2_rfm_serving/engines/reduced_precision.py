@@ -8,7 +8,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.precision import REDUCED
 
 
-class Rounded(Engine):
+class ReducedPrecisionEngine(Engine):
     """Engine whose model, or which itself, may define `weights_dtype` and `computed_by` (its options and hardware)."""
 
     @property

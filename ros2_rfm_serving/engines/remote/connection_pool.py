@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 Place = TypeVar("Place", bound=Hashable)
 
 
-class Seats(Generic[Place]):
+class ConnectionPool(Generic[Place]):
     """Assignment of connections (places) to robots' components (holders). Not thread-safe."""
 
     def __init__(self, places: Sequence[Place]) -> None:
@@ -17,8 +17,8 @@ class Seats(Generic[Place]):
         self._holders: dict[Place, Hashable] = {}
         self._busy: set[Place] = set()
 
-    def take(self, holders: Sequence[Hashable]) -> list[Place]:
-        """Assign one place to each holder, in their order, until `give_back`.
+    def acquire(self, holders: Sequence[Hashable]) -> list[Place]:
+        """Assign one place to each holder, in their order, until `release`.
 
         A holder gets its own place; a new holder gets the least recently used one, empty places first. There may be at most as many
         holders as unused places. A holder that occurs twice, or whose place is in use, gets two places.
@@ -40,9 +40,9 @@ class Seats(Generic[Place]):
         self._busy.update(taken.values())
         return [taken[i] for i in range(len(holders))]
 
-    def give_back(self, places: Iterable[Place]) -> None:
+    def release(self, places: Iterable[Place]) -> None:
         self._busy.difference_update(places)
 
-    def leave(self, holder: Hashable) -> None:
+    def remove(self, holder: Hashable) -> None:
         """Remove a holder that does not come back."""
         self._holders = {place: who for place, who in self._holders.items() if who != holder}

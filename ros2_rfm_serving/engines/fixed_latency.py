@@ -18,7 +18,7 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 MAX_BATCH_SIZE = 64
 
 
-class SleepingEngine(EmulatedEngine):
+class FixedLatencyEngine(EmulatedEngine):
     def __init__(self, spec: EngineSpec, *, seconds: float, takes_encoded: bool, image_px: int) -> None:
         """Create the engine. image_px: width and height to which it would resize its images; 0 if it takes any size."""
         entry = spec.entry
@@ -48,11 +48,11 @@ def _repeated(reply: EngineReply, request: InferenceRequest) -> EngineReply:
     return EngineReply(chunk_model=chunk, chunk_robot=chunk)
 
 
-def build(spec: EngineSpec) -> SleepingEngine:
+def build(spec: EngineSpec) -> FixedLatencyEngine:
     """Build the engine. Raises: `ModelError` for unknown options."""
     known = {"seconds": 0.01, "takes_encoded": True, "image_px": 0}
     options = known | spec.entry.options
     if unknown := options.keys() - known:
         raise ModelError(f"{spec.model!r}: options has {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     encoded, image_px = bool(options["takes_encoded"]), int(options["image_px"])
-    return SleepingEngine(spec, seconds=float(options["seconds"]), takes_encoded=encoded, image_px=image_px)
+    return FixedLatencyEngine(spec, seconds=float(options["seconds"]), takes_encoded=encoded, image_px=image_px)

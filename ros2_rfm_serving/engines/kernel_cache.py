@@ -22,7 +22,7 @@ LEAST_FREE_BYTES = 256 << 20
 _log = logging.getLogger(__name__)
 
 
-def keep_kernels() -> None:
+def use_kernel_cache() -> None:
     """Keep kernels in a folder of this user from now on, unless the user has set one. The content of the folder is executed.
     So kernels stay in PyTorch's own folder if no folder can be made that belongs to this user alone and can be written to."""
     said = os.environ.get(VARIABLE)
@@ -30,14 +30,14 @@ def keep_kernels() -> None:
         return
     try:
         folder = own_folder("inductor")
-        _require_room(folder)
-        _forget_torn(folder)
+        _require_disk_space(folder)
+        _remove_incomplete(folder)
         os.environ[VARIABLE] = str(folder)
     except (OSError, RuntimeError) as error:
         _log.warning("compiled kernels are not kept: %s; say where in %s", error, VARIABLE)
 
 
-def _require_room(folder: Path) -> None:
+def _require_disk_space(folder: Path) -> None:
     """Check that kernels can be written, as PyTorch compiles nothing otherwise.
     Raises: `OSError` if the disk is full or read-only."""
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -46,7 +46,7 @@ def _require_room(folder: Path) -> None:
         raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free, {LEAST_FREE_BYTES >> 20} the least", str(folder))
 
 
-def _forget_torn(folder: Path) -> None:
+def _remove_incomplete(folder: Path) -> None:
     """Remove kernels that a power failure left incomplete.
 
     Files that were written last are empty then, and with one of them each start fails alike. Files beside it that are as old are

@@ -26,7 +26,7 @@ SMALL_PX = (96, 96)
 """Width and height of an image, if its size does not matter."""
 
 
-def rehearse(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_PX) -> EngineReply | None:
+def warm_up(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_PX) -> EngineReply | None:
     """Run a batch on an action model and return its last answer, or None if it is no action model.
 
     Raises: `ModelError` if its answer does not keep to its contract.
@@ -34,7 +34,7 @@ def rehearse(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_P
     contract = engine.contract
     if not contract.chunk_length:
         return None
-    answers = answers_of(engine, [blank_request(contract, size_px, encoded=engine.takes_encoded)] * batch_size)
+    answers = answers_of(engine, [warmup_request(contract, size_px, encoded=engine.takes_encoded)] * batch_size)
     last = None
     promised = (contract.chunk_length, len(contract.action_names))
     for answer in answers:
@@ -47,7 +47,7 @@ def rehearse(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_P
     return last
 
 
-def blank_request(contract: ModelContract, size_px: tuple[int, int] = SMALL_PX, *, encoded: bool = False) -> InferenceRequest:
+def warmup_request(contract: ModelContract, size_px: tuple[int, int] = SMALL_PX, *, encoded: bool = False) -> InferenceRequest:
     """Return a blank request. size_px: width and height of its images. encoded: for an engine with `takes_encoded`."""
     return InferenceRequest(
         id=RequestId(robot="", component="", session_epoch=0, episode=0, sequence=0),

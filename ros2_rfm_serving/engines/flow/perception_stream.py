@@ -15,45 +15,45 @@ import torch
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 
 
-class Event(Protocol):
+class PerceptionEvent(Protocol):
     def query(self) -> bool:
         """Return whether all work enqueued before the event is done. Raises: `RuntimeError` if the device failed."""
 
 
-class Aside(Protocol):
+class PerceptionStream(Protocol):
     """Place where perception runs. One thread makes all calls; its own work is all that it enqueues outside `perceiving`."""
 
     is_beside: bool
     """True if perception runs concurrently with the thread's own work."""
 
-    def perceiving(self) -> AbstractContextManager[Event | None]:
+    def perceiving(self) -> AbstractContextManager[PerceptionEvent | None]:
         """Enqueue perception behind all earlier work.
         The context manager gives the event behind all of it, or None if perception is part of the thread's own work."""
 
-    def received(self, tensors: Tensors, there: Event) -> None:
+    def received(self, tensors: Tensors, there: PerceptionEvent) -> None:
         """Let the thread's own work wait for `there` before it reads `tensors`."""
 
     def join(self) -> None:
         """Let the thread's own work wait for all perception that is running."""
 
 
-class Here:
-    """`Aside` without concurrency: perception is part of the thread's own work."""
+class InlinePerception:
+    """`PerceptionStream` without concurrency: perception is part of the thread's own work."""
 
     is_beside = False
 
     def perceiving(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def received(self, tensors: Tensors, there: Event) -> None:
+    def received(self, tensors: Tensors, there: PerceptionEvent) -> None:
         return
 
     def join(self) -> None:
         return
 
 
-class OwnStream:
-    """`Aside` with a CUDA stream of its own."""
+class CudaPerceptionStream:
+    """`PerceptionStream` with a CUDA stream of its own."""
 
     is_beside = True
 
@@ -62,7 +62,7 @@ class OwnStream:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def perceiving(self) -> Iterator[Event]:
+    def perceiving(self) -> Iterator[PerceptionEvent]:
         there = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         try:
@@ -71,7 +71,7 @@ class OwnStream:
         finally:
             there.record(self._stream)
 
-    def received(self, tensors: Tensors, there: Event) -> None:
+    def received(self, tensors: Tensors, there: PerceptionEvent) -> None:
         own = torch.cuda.current_stream(self._device)
         own.wait_event(there)  # type: ignore[arg-type]  # one of `perceiving`
         for tensor in tensors:
@@ -81,11 +81,11 @@ class OwnStream:
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 
-def aside_of(device: str) -> Aside:
-    return OwnStream(device) if torch.device(device).type == "cuda" else Here()
+def perception_stream_of(device: str) -> PerceptionStream:
+    return CudaPerceptionStream(device) if torch.device(device).type == "cuda" else InlinePerception()
 
 
-def has_come(there: Event) -> bool:
+def has_come(there: PerceptionEvent) -> bool:
     try:
         return there.query()
     except RuntimeError:  # the next use of the device reports the error

@@ -19,7 +19,7 @@ RULED_OUT = -1e9
 """Logit of a token that differs from a given one; finite, as a value that is not finite is an error."""
 
 
-class Said:
+class GeneratedTokens:
     """Tokens and logits of `num_rows` rows. A row belongs to a request, or to a session whose requests share it."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_rows: int) -> None:
@@ -37,7 +37,7 @@ class Said:
     def begin(self, row: int, request: InferenceRequest) -> None:
         self.noise[row] = noise_of(request, self.length, self._model.num_bins, self._sampling)
 
-    def hold(self, row: int, prefix: Array) -> int:
+    def set_prefix(self, row: int, prefix: Array) -> int:
         """Set the tokens of the prefix, which are given and so certain, and return their number."""
         held = torch.from_numpy(self._model.tokens(prefix).reshape(-1)).to(self.tokens.device)
         self.tokens[row, : len(held)] = held

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Cache, TokenModel, TokenSampling
 from ros2_rfm_serving.engines.flow.memory import in_batches
-from ros2_rfm_serving.engines.tokens.said import Said
+from ros2_rfm_serving.engines.tokens.generated_tokens import GeneratedTokens
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 
@@ -25,13 +25,13 @@ class _Row:
     prefix: Array
 
 
-class Flight:
+class DecodingBatch:
     """Rows in flight and the batches that advance them.
     One thread makes all calls. A row is identified by the number that its server assigned."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_slots: int) -> None:
         self._model, self._max_batch_size = model, model.max_batch_size
-        self._cache, self._said = model.cache(num_slots), Said(model, sampling, num_slots)
+        self._cache, self._said = model.cache(num_slots), GeneratedTokens(model, sampling, num_slots)
         self._memory: tuple[Tensor, ...] = (*self._cache, *self._said.memory)
         self._views: dict[tuple[int, int], Cache] = {}
         self._rows: list[_Row] = []
@@ -60,7 +60,7 @@ class Flight:
         entering = []
         for slot, number, request, prefix in zip(range(start, end), numbers, requests, prefixes, strict=True):
             self._said.begin(slot, request)
-            entering.append(_Row(number, self._said.hold(slot, prefix), prefix))
+            entering.append(_Row(number, self._said.set_prefix(slot, prefix), prefix))
         if longest := max(row.position for row in entering):
             self._model.generate(self._said.before(slice(start, end), range(longest)), [0] * len(numbers), self._cut(start, end))
         self._rows += entering

@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import BadMessageError, ModelError
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 5.0
 PING_S = 20.0
-MAX_TOLD_CHARACTERS = 300
+MAX_QUOTED_CHARACTERS = 300
 """Number of characters of the server's text that an error shows."""
 
 
@@ -26,7 +26,7 @@ class LostConnectionError(ModelError):
     """True if the connection was opened for this request, so that a retry would not help."""
 
 
-class RemoteLink:
+class RemoteConnection:
     """Connection to a server. It belongs to one event loop and carries one request at a time."""
 
     def __init__(self, url: str, authorization: str, trusted: ssl.SSLContext | None = None) -> None:
@@ -151,7 +151,7 @@ class _Socket(picows.WSListener):  # type: ignore[misc, unused-ignore]
             self._lose("the server closed the connection")
             transport.disconnect()
         elif kind is picows.WSMsgType.TEXT:
-            told = frame.get_payload_as_bytes()[:MAX_TOLD_CHARACTERS].decode(errors="replace")
+            told = frame.get_payload_as_bytes()[:MAX_QUOTED_CHARACTERS].decode(errors="replace")
             self._fail(f"the server refused: {told}")
         elif kind is picows.WSMsgType.BINARY and frame.fin:
             if not self._next.done():

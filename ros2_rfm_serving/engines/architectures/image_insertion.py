@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Joined(NamedTuple):
+class JoinedPrompt(NamedTuple):
     """Prompt with images. S: tokens of the prompt and of all images, less the places that they replace."""
 
     embedded: Tensor
@@ -23,7 +23,7 @@ class Joined(NamedTuple):
     """Index of the token in its image, [B, S] int64."""
 
 
-def joined_images(embedded: Tensor, places: Tensor, words: Tensor, images: Tensor) -> Joined:
+def joined_images(embedded: Tensor, places: Tensor, words: Tensor, images: Tensor) -> JoinedPrompt:
     """Insert image c of a row at the c-th of its places; the tokens after it move back.
 
     Output shapes depend on input shapes alone. embedded: [B, L, D] of the tokens; places: [B, L] bool, C of them in each row;
@@ -41,4 +41,4 @@ def joined_images(embedded: Tensor, places: Tensor, words: Tensor, images: Tenso
     text = embedded.gather(1, source[..., None].expand(-1, -1, embedded.shape[-1]))
     pictured = images.flatten(1, 2).gather(1, flat)
     there = words.gather(1, source) & (positions < ends[:, -1:])
-    return Joined(torch.where(inside[..., None], pictured, text), there, inside & there, camera, patch)
+    return JoinedPrompt(torch.where(inside[..., None], pictured, text), there, inside & there, camera, patch)

@@ -18,7 +18,7 @@ from pathlib import Path
 ENDS_WITHIN_S = 5.0
 
 
-class Guardian:
+class SubprocessReaper:
     """Guardian of processes that this process has started. Create it after them, or they would hold its pipe open."""
 
     def __init__(self, pids: Iterable[int | None]) -> None:

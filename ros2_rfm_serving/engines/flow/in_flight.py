@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
-from ros2_rfm_serving.engines.flow.aside import Aside, has_come
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.memory import in_batches
+from ros2_rfm_serving.engines.flow.perception_stream import PerceptionStream, has_come
 from ros2_rfm_serving.engines.flow.sampling import changed, kept, padded, stepped, velocity_of
-from ros2_rfm_serving.engines.flow.slots import Seen, Slots
+from ros2_rfm_serving.engines.flow.slots import PerceivedContext, Slots
 from ros2_rfm_serving.engines.flow.solvers import Solver, numbers_of, solver_of
 from ros2_rfm_serving.types import Array, InferenceRequest
 
@@ -28,7 +28,7 @@ class SteppedModel(VelocityModel, Protocol):
     def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors: ...
 
 
-class Done(NamedTuple):
+class FinishedRow(NamedTuple):
     """Finished chunk of one row, in model space."""
 
     chunk: Array
@@ -37,19 +37,21 @@ class Done(NamedTuple):
     """Change by each denoising step, [K, T, A]."""
 
 
-class Coming(NamedTuple):
+class PerceivedRows(NamedTuple):
     """Context that rows are to read and that the device may still be computing."""
 
     rows: tuple[int, ...]
-    seen: Seen
+    seen: PerceivedContext
     """Context of one row that all rows share, or of as many rows as `rows` has."""
 
 
-class Flight:
+class InFlightBatch:
     """Rows in flight and the batches that advance them.
     One thread makes all calls. A row is identified by the number that its server assigned."""
 
-    def __init__(self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int, aside: Aside) -> None:
+    def __init__(
+        self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int, aside: PerceptionStream
+    ) -> None:
         self._model, self._config, self._aside = model, config, aside
         self._slots, self._max_batch_size = slots, max_batch_size
         self._rows: list[int] = []
@@ -58,7 +60,7 @@ class Flight:
         """Completed denoising steps, by slot."""
         self._solvers: list[Solver] = []
         """Solver with the number of steps that the row asked for, by slot."""
-        self._coming: list[Coming] = []
+        self._coming: list[PerceivedRows] = []
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -74,7 +76,7 @@ class Flight:
         """Return each row with its number of completed denoising steps."""
         return zip(self._rows, self._steps, strict=True)
 
-    def enter(self, rows: Sequence[int], x: Tensor, seen: Seen | None, num_steps: Sequence[int]) -> None:
+    def enter(self, rows: Sequence[int], x: Tensor, seen: PerceivedContext | None, num_steps: Sequence[int]) -> None:
         """Add rows. x: start of their sampling, [B, T, W]. seen: None for rows that `read` a context before their first step."""
         later = seen if seen is not None and seen.there is not None else None
         if later is not None:
@@ -84,15 +86,15 @@ class Flight:
         self._steps += [0] * len(rows)
         self._solvers += [solver_of(self._config, count) for count in num_steps]
         if later is not None:
-            self._coming.append(Coming(tuple(rows), later))
+            self._coming.append(PerceivedRows(tuple(rows), later))
 
-    def read(self, rows: Collection[int], seen: Seen) -> None:
+    def read(self, rows: Collection[int], seen: PerceivedContext) -> None:
         """Replace the context of rows by another one, [1, ...], from their next step on."""
         if rows and seen.there is None:
             self._slots.read(sorted(self._rows.index(row) for row in rows), seen)
         elif rows:
             self._slots.require(seen)
-            self._coming.append(Coming(tuple(rows), seen))
+            self._coming.append(PerceivedRows(tuple(rows), seen))
 
     def waiting(self) -> set[int]:
         """Return the rows for which perception is still running."""
@@ -109,7 +111,7 @@ class Flight:
             else:
                 self._coming.append(each)
 
-    def _come(self, coming: Coming) -> None:
+    def _come(self, coming: PerceivedRows) -> None:
         """Write a pending context into the slots that its rows have by now."""
         rows, seen = coming
         slots = {i: self._rows.index(row) for i, row in enumerate(rows) if row in self._rows}
@@ -121,7 +123,7 @@ class Flight:
                 for i, slot in slots.items():
                     self._slots.read([slot], seen.row(i))
 
-    def advance(self, rows: Collection[int]) -> dict[int, Done]:
+    def advance(self, rows: Collection[int]) -> dict[int, FinishedRow]:
         """Advance rows by one denoising step and return those that are done, which leave.
         Raises: `OutOfMemoryError` if memory does not suffice for half a batch."""
         count = len(rows)
@@ -174,11 +176,14 @@ class Flight:
         self._steps[start : start + count] = [step + 1 for step in steps]
         return [None] * count
 
-    def _answers(self, done: list[int]) -> list[Done]:
+    def _answers(self, done: list[int]) -> list[FinishedRow]:
         together = done[-1] - done[0] == len(done) - 1
         index = slice(done[0], done[-1] + 1) if together else done
         held, columns = self._slots.held(index), len(self._model.contract.action_names)
         with torch.inference_mode():
             chunks = kept(self._slots.x[index], held)[..., :columns].cpu().numpy()
             updates = changed(self._slots.updates(index), held)[..., :columns].cpu().numpy()
-        return [Done(chunk, own[: self._solvers[slot].num_updates]) for slot, chunk, own in zip(done, chunks, updates, strict=True)]
+        return [
+            FinishedRow(chunk, own[: self._solvers[slot].num_updates])
+            for slot, chunk, own in zip(done, chunks, updates, strict=True)
+        ]

@@ -12,7 +12,7 @@ OF_THE_DEVICE = ("CUDA", "cuDNN")
 """Words in the messages of libraries: `Triton Error [CUDA]: ...` from a compiled kernel, `cuDNN error: ...`."""
 
 
-def device_is_lost(error: BaseException) -> bool:
+def is_device_lost(error: BaseException) -> bool:
     """Return whether an error of a device is permanent, by another call on it, as PyTorch's own tests do. A permanent error, such
     as an assertion or an invalid address, comes again. A temporary one, such as a refused launch, does not."""
     torch: Any = sys.modules.get("torch")
