@@ -49,8 +49,8 @@ MODULES = (
     *(f"server.{name}" for name in ("core", "server", "mailboxes", "figures", "engine_queues", "intake", "replies")),
     *(f"server.{name}" for name in ("core_access", "loop", "step_engine_runner", "engine_runner", "quota")),
     *(f"dispatch.{name}" for name in ("batching", "dispatcher", "batch_entry", "history", "service_times", "waiting_request")),
-    *(f"simulation.{name}" for name in ("robot", "host", "goodput", "gpu", "wire", "stays", "timing")),
-    *(f"virtual_time.{name}" for name in ("events", "rounds")),
+    *(f"simulation.{name}" for name in ("robot", "simulated_server", "goodput", "gpu", "wire", "chunk_continuity", "timing")),
+    *(f"virtual_time.{name}" for name in ("events", "iterations")),
 )
 """Modules in which a request spends its time. Modules whose classes are extended elsewhere, or read as classes (the defaults of
 `RobotConfig`), are not among them."""

@@ -26,7 +26,7 @@ from ros2_rfm_serving.operate.inputs import (
 )
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.simulation import Conditions, Crash, Network
+    from ros2_rfm_serving.simulation import Crash, NetworkConditions, SimulationConditions
 
 Seconds = Annotated[float, typer.Option(min=0.1, help="Virtual time to measure, after the warm-up")]
 CrashSpecs = Annotated[
@@ -116,11 +116,11 @@ def check_used(context: typer.Context) -> None:
                 raise ConfigurationError(problem, key=written, fix=f"leave it out, or --{option}")
 
 
-def conditions_of(crashes: list[str], network: str | None) -> Conditions:
+def conditions_of(crashes: list[str], network: str | None) -> SimulationConditions:
     """Parse the conditions. Raises: `ConfigurationError` naming the option and its format."""
-    from ros2_rfm_serving.simulation import Conditions
+    from ros2_rfm_serving.simulation import SimulationConditions
 
-    return Conditions(crashes=tuple(_crash(text) for text in crashes), network=_network(network) if network else None)
+    return SimulationConditions(crashes=tuple(_crash(text) for text in crashes), network=_network(network) if network else None)
 
 
 def _crash(text: str) -> Crash:
@@ -133,8 +133,8 @@ def _crash(text: str) -> Crash:
     return Crash(server=server, at_s=at_s)
 
 
-def _network(text: str) -> Network:
-    from ros2_rfm_serving.simulation import Network, load_trace
+def _network(text: str) -> NetworkConditions:
+    from ros2_rfm_serving.simulation import NetworkConditions, load_trace
 
     fix = "write latency=5,jitter=2,loss=0.01 (ms, ms, share), or trace=FILE.csv"
     values: dict[str, float] = {}
@@ -147,7 +147,7 @@ def _network(text: str) -> Network:
             values[name] = number(value)
         else:
             raise ConfigurationError(f"cannot be read: {part!r}", key="--network", fix=fix)
-    return Network(
+    return NetworkConditions(
         latency_s=values.get("latency", 0.0) / 1e3,
         jitter_s=values.get("jitter", 0.0) / 1e3,
         loss=values.get("loss", 0.0),

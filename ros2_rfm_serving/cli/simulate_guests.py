@@ -14,7 +14,7 @@ from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.operate.inputs import console, print_json
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.simulation import Conditions, DayReport, GuestFigures, Turnover, Visits, Watched
+    from ros2_rfm_serving.simulation import DayReport, DynamicRobotFigures, ScheduledReport, SimulationConditions, Turnover, Visits
 
 USUAL = "per_hour=6,stay_min=60"
 
@@ -58,7 +58,7 @@ def live(asked: Asked, hours: float, turnover: Turnover) -> None:
     _show_day(report, json=asked.json)
 
 
-def visit(asked: Asked, times: Times, conditions: Conditions, turnover: Turnover) -> None:
+def visit(asked: Asked, times: Times, conditions: SimulationConditions, turnover: Turnover) -> None:
     """Simulate robots, servers and the scheduler."""
     from ros2_rfm_serving.simulation import simulate_watched
 
@@ -99,7 +99,7 @@ def _show_day(report: DayReport, *, json: bool) -> None:
     console.print(table)
 
 
-def _became(guests: GuestFigures) -> Iterator[tuple[str, str]]:
+def _became(guests: DynamicRobotFigures) -> Iterator[tuple[str, str]]:
     """Yield the figures of guests."""
     yield "admitted at once", str(guests.at_once)
     yield "admitted with another plan", str(guests.planned_anew)
@@ -109,7 +109,7 @@ def _became(guests: GuestFigures) -> Iterator[tuple[str, str]]:
     yield "waited for an answer", f"{guests.longest_wait_s:.1f} s at the most"
 
 
-def _show_visited(watched: Watched, *, json: bool) -> None:
+def _show_visited(watched: ScheduledReport, *, json: bool) -> None:
     if json:
         print_json(watched.report.to_json())
         return

@@ -19,7 +19,7 @@ from ros2_rfm_serving.operate.inputs import Inputs, console, print_json, solve
 from ros2_rfm_serving.operate.progress import SHOWN_AFTER_S
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.simulation import ComponentReport, Conditions, Report
+    from ros2_rfm_serving.simulation import ComponentReport, Report, SimulationConditions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Times(NamedTuple):
         return self.warm_up_s + self.seconds
 
 
-def run(asked: Asked, times: Times, conditions: Conditions, rate_control: bool | None, arrivals: str | None) -> None:
+def run(asked: Asked, times: Times, conditions: SimulationConditions, rate_control: bool | None, arrivals: str | None) -> None:
     """Plan, simulate and print the result. Raises: `typer.Exit` when the policy places nothing."""
     from ros2_rfm_serving.scheduler import to_schedule
     from ros2_rfm_serving.simulation import simulate

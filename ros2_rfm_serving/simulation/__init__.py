@@ -1,30 +1,39 @@
 """Adapter for virtual time: the live decision cores of robots and servers, in simulated factories."""
 
-from ros2_rfm_serving.simulation.conditions import Conditions, Crash, Cut, Network, Stragglers, TaskArrivals, Unsureness, load_trace
+from ros2_rfm_serving.simulation.conditions import (
+    ConnectionCut,
+    Crash,
+    NetworkConditions,
+    SimulationConditions,
+    StragglerConditions,
+    TaskArrivals,
+    Unsureness,
+    load_trace,
+)
 from ros2_rfm_serving.simulation.day import DayReport, live_through
-from ros2_rfm_serving.simulation.guests import GuestFigures, Turnover
+from ros2_rfm_serving.simulation.dynamic_robots import DynamicRobotFigures, Turnover
 from ros2_rfm_serving.simulation.report import ComponentReport, Counters, Report, ServerReport, TaskReport, Visits
+from ros2_rfm_serving.simulation.scheduled_factory import ScheduledReport, simulate_watched
 from ros2_rfm_serving.simulation.simulate import simulate
-from ros2_rfm_serving.simulation.watched import Watched, simulate_watched
 
 __all__ = [
     "ComponentReport",
-    "Conditions",
+    "SimulationConditions",
     "Counters",
     "Crash",
-    "Cut",
+    "ConnectionCut",
     "DayReport",
-    "GuestFigures",
-    "Network",
+    "DynamicRobotFigures",
+    "NetworkConditions",
     "Report",
     "ServerReport",
-    "Stragglers",
+    "StragglerConditions",
     "TaskArrivals",
     "TaskReport",
     "Turnover",
     "Unsureness",
     "Visits",
-    "Watched",
+    "ScheduledReport",
     "live_through",
     "load_trace",
     "simulate",

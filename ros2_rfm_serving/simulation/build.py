@@ -8,8 +8,8 @@ from collections import Counter
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.factory.settings import Settings
-from ros2_rfm_serving.simulation.gpu import Gpu
-from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.gpu import SimulatedGpu
+from ros2_rfm_serving.simulation.simulated_server import SimulatedServer
 from ros2_rfm_serving.simulation.timing import Timing, build_gpu
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, Schedule
@@ -30,11 +30,11 @@ class Build:
         if settings.horizon.policy:
             self._rows[robot.name] = settings.mean_rows
 
-    def host(self, placement: Placement) -> Host:
+    def host(self, placement: Placement) -> SimulatedServer:
         gpus, profile_s = self.machine(placement)
-        return Host(placement, self._settings.of(placement), gpus, self._world, profile_s)
+        return SimulatedServer(placement, self._settings.of(placement), gpus, self._world, profile_s)
 
-    def machine(self, placement: Placement) -> tuple[list[Gpu], tuple[float, ...]]:
+    def machine(self, placement: Placement) -> tuple[list[SimulatedGpu], tuple[float, ...]]:
         """Return the server's GPU, or its share of one, and the remote one for overflow if there is any, with the server's own
         profile."""
         given = (placement, self._timing, self._world)
@@ -56,7 +56,7 @@ def shares_of(schedule: Schedule) -> dict[str, int]:
     return {p.server: on_gpu[p.gpu] for p in schedule.placements if p.gpu}
 
 
-def hosts_of(schedule: Schedule, build: Build) -> dict[str, Host]:
+def hosts_of(schedule: Schedule, build: Build) -> dict[str, SimulatedServer]:
     hosts = {p.server: build.host(p) for p in schedule.placements}
     for route in schedule.routes:
         for server in (route.server, route.standby):

@@ -28,13 +28,13 @@ def _check(holds: bool, key: str, value: float, fix: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut(faults.Cut):
+class ConnectionCut(faults.Cut):
     robots: frozenset[str] = frozenset()
     """Robots whose connection is cut; empty: all robots."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkConditions:
     """Network between robots and servers, the same in both directions.
 
     Requests and replies may be lost. Sessions and status messages are repeated until they arrive, so that only a cut keeps them
@@ -46,7 +46,7 @@ class Network:
     """Mean of an additional delay, exponentially distributed: most messages are hardly delayed, a few are delayed long."""
     loss: float = 0.0
     """Share of requests and of replies that are lost."""
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[ConnectionCut, ...] = ()
     trace: tuple[tuple[float, float], ...] = ()
     """Recorded (time_s, delay_s), in place of `latency_s`: each delay holds until the next time; the trace repeats."""
     faults: FaultPlan = field(default_factory=FaultPlan)
@@ -60,7 +60,7 @@ class Network:
         _check(rising, "network.trace", len(self.trace), "points in the order of their times")
 
     @classmethod
-    def declared(cls, network: fleet.NetworkEntry) -> Network:
+    def declared(cls, network: fleet.NetworkEntry) -> NetworkConditions:
         """Return the network of a descriptor: half of its delays are on each way."""
         return cls(latency_s=network.round_trip_ms / 2e3, jitter_s=network.jitter_ms / 2e3)
 
@@ -70,7 +70,7 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stragglers:
+class StragglerConditions:
     """Services that take longer than the service law predicts, because of a throttled GPU, a page fault or a neighbour."""
 
     share: float = 0.0
@@ -82,7 +82,7 @@ class Stragglers:
     """Servers with stragglers; empty: all servers."""
 
     @classmethod
-    def declared(cls, stragglers: cluster.StragglerConfig | None) -> Stragglers:
+    def declared(cls, stragglers: cluster.StragglerConfig | None) -> StragglerConditions:
         return cls(share=stragglers.share, factor=stragglers.factor) if stragglers else cls()
 
     def __post_init__(self) -> None:
@@ -128,12 +128,12 @@ class TaskArrivals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class SimulationConditions:
     """Conditions of a simulation. By default the factory is perfect: every robot always has a task and nothing ever fails."""
 
-    network: Network | None = None
+    network: NetworkConditions | None = None
     """Network of all robots; None: the one that the descriptor declares for each group of robots."""
-    stragglers: Stragglers | None = None
+    stragglers: StragglerConditions | None = None
     """Stragglers of the servers; None: those that the descriptor declares."""
     unsureness: Unsureness = Unsureness()
     crashes: tuple[Crash, ...] = ()
@@ -150,13 +150,13 @@ class Conditions:
     link: ComponentClientConfig = field(default_factory=ComponentClientConfig)
     """Timeouts of every robot."""
 
-    def of(self, planning: Planning) -> Conditions:
+    def of(self, planning: Planning) -> SimulationConditions:
         """Return the conditions completed with the declarations of a descriptor."""
-        return self if self.stragglers else replace(self, stragglers=Stragglers.declared(planning.stragglers))
+        return self if self.stragglers else replace(self, stragglers=StragglerConditions.declared(planning.stragglers))
 
 
 def load_trace(file: Path) -> tuple[tuple[float, float], ...]:
-    """Return a recorded trace for `Network.trace`, from a CSV file with the columns `time_s,delay_ms`. Raises:
+    """Return a recorded trace for `NetworkConditions.trace`, from a CSV file with the columns `time_s,delay_ms`. Raises:
     `ConfigurationError`."""
     try:
         lines = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))

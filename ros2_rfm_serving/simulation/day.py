@@ -14,8 +14,8 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet
 from ros2_rfm_serving.scheduler.posed import DEFAULT_LOAD_S
-from ros2_rfm_serving.simulation.guests import GuestFigures, Guests, Turnover
-from ros2_rfm_serving.simulation.scheduler import NoBook, SimulatedScheduler
+from ros2_rfm_serving.simulation.dynamic_robots import DynamicRobotFigures, DynamicRobots, Turnover
+from ros2_rfm_serving.simulation.scheduler import NoScheduleLog, SimulatedScheduler
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 from ros2_rfm_serving.virtual_time.events import Events
 
@@ -24,7 +24,7 @@ DAY_WORK = 0.0
 
 
 @dataclass(kw_only=True)
-class DayReport(GuestFigures):
+class DayReport(DynamicRobotFigures):
     hours: float
     adjusted: int = 0
     """Guests for which others' rates or batch sizes changed."""
@@ -62,7 +62,7 @@ def live_through(
     return day.end()
 
 
-class _Day(NoBook):
+class _Day(NoScheduleLog):
     """The planned events of a day, and the log of its scheduler."""
 
     def __init__(
@@ -82,7 +82,7 @@ class _Day(NoBook):
         self._scheduler = SimulatedScheduler(factory, profile, catalogue, self.events, policy=policy, work=work, book=self)
         self._scheduler.published.append(self._hears)
         self._in_force, self._since_s = self._scheduler.schedules[0], 0.0
-        Guests(turnover, [robot.task for robot in factory.robots], self._scheduler, seed, self.report)
+        DynamicRobots(turnover, [robot.task for robot in factory.robots], self._scheduler, seed, self.report)
 
     def end(self) -> DayReport:
         self._count(self.events.now_s)

@@ -25,7 +25,7 @@ SLACK = 1.05
 
 
 @dataclass(slots=True)
-class Tally:
+class ComponentCounts:
     """Requests of one component of one task that were sent after the warm-up."""
 
     sent: int = 0
@@ -38,7 +38,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class ActionTally:
+class ActionCounts:
     """Actions of one task after the warm-up."""
 
     raw: int = 0
@@ -46,13 +46,13 @@ class ActionTally:
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _PendingRequest:
     """One component of one robot."""
 
     slo_s: float
     period_s: float
     """Period of a periodic component; 0: goal-coupled"""
-    tally: Tally
+    tally: ComponentCounts
     is_coupled: bool = False
     """The component plans, and is coupled to actions."""
     depth: int = 1
@@ -65,19 +65,19 @@ class _Asked:
     """That request was answered within its SLO."""
 
     @property
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Time from sending a check until the next must have been answered; without an SLO, within a period."""
         return SLACK * (self.period_s + (self.slo_s if self.slo_s < math.inf else self.period_s))
 
 
-class Ledger:
+class GoodputCounter:
     """All requests and executed predictions of one robot. `tallies` are shared by the robots of its task."""
 
-    def __init__(self, task: TaskEntry, tallies: Mapping[str, Tally], actions: ActionTally, warm_up_s: float) -> None:
+    def __init__(self, task: TaskEntry, tallies: Mapping[str, ComponentCounts], actions: ActionCounts, warm_up_s: float) -> None:
         self._actions, self._warm_up_s = actions, warm_up_s
         pipelining = task.pipelining
         self._asked = {
-            name: _Asked(
+            name: _PendingRequest(
                 slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
                 period_s=1.0 / component.freq_hz if component.freq_hz else 0.0,
                 tally=tallies[name],
@@ -88,7 +88,7 @@ class Ledger:
         }
         self._system1 = self._asked[SYSTEM1]
         self._coupled = [a for a in self._asked.values() if a.is_coupled]
-        self._periodic = [(a, a.patience_s) for a in self._asked.values() if a.period_s]
+        self._periodic = [(a, a.timeout_s) for a in self._asked.values() if a.period_s]
         self._planned = self._asked_under_plan = False
 
     def begin(self, now_s: float) -> None:

@@ -26,7 +26,7 @@ from ros2_rfm_serving.simulation import conditions
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 from ros2_rfm_serving.virtual_time.events import source
-from ros2_rfm_serving.virtual_time.rounds import Answers
+from ros2_rfm_serving.virtual_time.iterations import Answers
 
 Run = Callable[[RunningBatch], Answers]
 Done = Callable[[RunningBatch, Answers], None]
@@ -61,7 +61,7 @@ class Unsure:
         return updates
 
 
-class Gpu(Protocol):
+class SimulatedGpu(Protocol):
     max_concurrent: int
 
     @property
@@ -74,11 +74,11 @@ class Gpu(Protocol):
         """Discard the work in progress, which will not end."""
 
 
-class Stragglers:
+class StragglerFactors:
     """Ratio of a service time to that of the law, on a GPU that may be shared."""
 
     def __init__(self, world: World, server: str) -> None:
-        self._conditions, self._shares = world.conditions.stragglers or conditions.Stragglers(), world.shares
+        self._conditions, self._shares = world.conditions.stragglers or conditions.StragglerConditions(), world.shares
         self._server = server
         self._rng, self._events = source(world.seed, "straggler", server), world.events
         self._hit = not self._conditions.servers or server in self._conditions.servers
@@ -96,7 +96,7 @@ class BatchGpu:
 
     max_concurrent = 1
 
-    def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: BatchLaw, unsure: Amend) -> None:
+    def __init__(self, world: World, stragglers: StragglerFactors, spec: EmulatedSpec, law: BatchLaw, unsure: Amend) -> None:
         rng = np.random.default_rng(spec.seed)
         service = law if isinstance(law, FixedService) else partial(law.draw_s, rng=rng)
         self.engine = EmulatedEngine(spec, service, self._wait, unsure)
@@ -118,7 +118,9 @@ class BatchGpu:
 class SharedGpu:
     """Continuous batching: all requests are in service at once, and each is slower the more there are."""
 
-    def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: ContinuousService, unsure: Amend) -> None:
+    def __init__(
+        self, world: World, stragglers: StragglerFactors, spec: EmulatedSpec, law: ContinuousService, unsure: Amend
+    ) -> None:
         self.engine = EmulatedEngine(spec, lambda num_requests: 0.0, lambda seconds: None, unsure)
         self.max_concurrent = law.max_concurrent
         self._law, self._events, self._stragglers = law, world.events, stragglers
@@ -165,11 +167,11 @@ def costs_of(law: SteppedService) -> StepCosts:
 
 
 class SteppedGpu:
-    """Continuous batching of an action model: `Rounds` call the engine, which records the duration according to the law."""
+    """Continuous batching of an action model: `IterationLoop` call the engine, which records the duration according to the law."""
 
     max_concurrent = 1
 
-    def __init__(self, stragglers: Stragglers, spec: EmulatedSpec, law: SteppedService, unsure: Amend) -> None:
+    def __init__(self, stragglers: StragglerFactors, spec: EmulatedSpec, law: SteppedService, unsure: Amend) -> None:
         self.engine = EmulatedSteps(spec, law.mean_s, self._wait, law, unsure)
         self._stragglers, self.spent_s = stragglers, 0.0
         self.costs = costs_of(law)

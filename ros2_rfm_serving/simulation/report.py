@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.simulation.goodput import Tally
-from ros2_rfm_serving.simulation.guests import GuestFigures
-from ros2_rfm_serving.simulation.stays import StayReport
+from ros2_rfm_serving.simulation.chunk_continuity import ChunkContinuityReport
+from ros2_rfm_serving.simulation.dynamic_robots import DynamicRobotFigures
+from ros2_rfm_serving.simulation.goodput import ComponentCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ class Counters:
 class Visits:
     """Figures of joining and leaving robots, from the start, the warm-up included."""
 
-    guests: GuestFigures
+    guests: DynamicRobotFigures
     schedules: int
-    stays: Mapping[str, StayReport]
+    stays: Mapping[str, ChunkContinuityReport]
     """Task -> regularity of the chunks of its robots, declared ones and guests."""
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Report:
         }
 
 
-def component_report(tallies: Sequence[Tally]) -> ComponentReport:
+def component_report(tallies: Sequence[ComponentCounts]) -> ComponentReport:
     decided = sum(t.sent - t.undecided for t in tallies)
     latencies_s = [latency for t in tallies for latency in t.latencies_s]
     mean_s, p50_s, p99_s = latency_figures(latencies_s)

@@ -16,10 +16,10 @@ from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.scheduler import Word
 from ros2_rfm_serving.scheduler.watch import Asked, Kept, RobotWord
-from ros2_rfm_serving.simulation.conditions import Network
-from ros2_rfm_serving.simulation.goodput import Ledger
-from ros2_rfm_serving.simulation.host import Host
-from ros2_rfm_serving.simulation.stays import Stay
+from ros2_rfm_serving.simulation.chunk_continuity import ChunkContinuity
+from ros2_rfm_serving.simulation.conditions import NetworkConditions
+from ros2_rfm_serving.simulation.goodput import GoodputCounter
+from ros2_rfm_serving.simulation.simulated_server import SimulatedServer
 from ros2_rfm_serving.simulation.wire import AT_ONCE, Wire
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import (
@@ -83,10 +83,10 @@ class SimulatedRobot:
         task: TaskEntry,
         settings: RobotSettingsEntry,
         schedule: Schedule,
-        hosts: Mapping[str, Host],
-        ledger: Ledger,
+        hosts: Mapping[str, SimulatedServer],
+        ledger: GoodputCounter,
         world: World,
-        network: Network,
+        network: NetworkConditions,
     ) -> None:
         self.name, self.task = robot.name, robot.task
         self.brain = RobotCore(robot_config(robot.name, settings, world))
@@ -106,18 +106,18 @@ class SimulatedRobot:
         self._first_period_s = min(period_s, world.warm_up_s) if world.warm_up_s else period_s
         self._arriving = source(world.seed, "arrivals", robot.name)
         self._tasks_waiting = 0
-        self._sessions: dict[str, tuple[Host, int]] = {}
+        self._sessions: dict[str, tuple[SimulatedServer, int]] = {}
         self._there = False
         self._goal_coupled = {name for name, component in task.components.items() if not component.freq_hz}
         self._fresh = False
         """A prediction has arrived of which no action was executed yet."""
         self._wakes_s = math.inf
-        self.stay = Stay()
+        self.stay = ChunkContinuity()
 
     # --- joining and leaving ---
 
     @property
-    def there(self) -> bool:
+    def is_present(self) -> bool:
         return self._there
 
     def join(self) -> None:
@@ -140,7 +140,7 @@ class SimulatedRobot:
         if self._there:
             now_s = self._events.now_s
             for component, (host, epoch) in self._sessions.items():
-                for copy in self._roads.told(self.wire.deliveries(UP, now_s, reliable=True), self.name, host.name):
+                for copy in self._roads.broadcast(self.wire.deliveries(UP, now_s, reliable=True), self.name, host.name):
                     self._events.at(now_s + copy.delay_s, host.close_session, self.name, component, epoch)
             self.vanish()
 
@@ -174,7 +174,7 @@ class SimulatedRobot:
         """Return the liveness message of its status."""
         return Word(robot=self.name, follows=self.brain.schedule_follower.scheduler, admission=self.brain.admission)
 
-    def word(self) -> RobotWord:
+    def status_sample(self) -> RobotWord:
         """Return the sample of its status for the scheduler."""
         brain = self.brain
         trips = {name: part.round_trips for name, part in brain.figures.items()}
@@ -211,7 +211,7 @@ class SimulatedRobot:
             self._tick(now_s)  # it has something to do now
         self._react()
 
-    def server_seen(self, server: str) -> None:
+    def on_server_status(self, server: str) -> None:
         if self._there and self.brain.on_server_status(server, True, self._events.now_s):
             self._react()
 
@@ -227,7 +227,7 @@ class SimulatedRobot:
             self.brain.on_session_opened(component, server, answer, now_s)
         self._react()
 
-    def ask_again(self, request: RequestId) -> None:
+    def request_refetch(self, request: RequestId) -> None:
         """Process a server's request for a newer observation."""
         if self._there:
             self.brain.request_refetch(request)
@@ -292,11 +292,11 @@ class SimulatedRobot:
             self._events.soon(copy.delay_s, self._traffic.arrives, self._hosts[server].receive, damaged)
 
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
-        for copy in self._roads.told(self.wire.deliveries(UP, now_s, reliable=True), self.name, server):
+        for copy in self._roads.broadcast(self.wire.deliveries(UP, now_s, reliable=True), self.name, server):
             self._events.at(now_s + copy.delay_s, self._hosts[server].open_session, self, opening)
 
     def _reset(self, reset: EpisodeReset, now_s: float) -> None:
-        for copy in self._roads.told(self.wire.deliveries(UP, now_s, reliable=True), self.name, reset.server):
+        for copy in self._roads.broadcast(self.wire.deliveries(UP, now_s, reliable=True), self.name, reset.server):
             self._events.at(now_s + copy.delay_s, self._hosts[reset.server].reset_episode, self, reset)
 
     def finish(self) -> None:

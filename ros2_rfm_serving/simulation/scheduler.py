@@ -39,7 +39,7 @@ ROOM_WORK = 0.1
 """Work of a search for a place for one robot (see `budget`)."""
 
 
-class NoBook:
+class NoScheduleLog:
     """Log that stores nothing."""
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
@@ -82,7 +82,7 @@ class SimulatedScheduler:
             first, self.words = resumed(order, found, profile, catalogue, work=work)
         else:
             first, self.words = plan(order, profile, catalogue, work=work), "begins"
-        self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoBook())
+        self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoScheduleLog())
         self._drive()
 
     # --- requests and events ---

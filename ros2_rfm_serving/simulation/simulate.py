@@ -13,9 +13,8 @@ from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation.build import Build, hosts_of, shares_of
-from ros2_rfm_serving.simulation.conditions import Conditions, Network
-from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
-from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.conditions import NetworkConditions, SimulationConditions
+from ros2_rfm_serving.simulation.goodput import ActionCounts, ComponentCounts, GoodputCounter
 from ros2_rfm_serving.simulation.report import (
     Counters,
     Report,
@@ -25,12 +24,13 @@ from ros2_rfm_serving.simulation.report import (
     latency_figures,
 )
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
+from ros2_rfm_serving.simulation.simulated_server import SimulatedServer
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 from ros2_rfm_serving.virtual_time.events import rarely_collecting
 
-Tallies = Mapping[str, Mapping[str, Tally]]
+Tallies = Mapping[str, Mapping[str, ComponentCounts]]
 """task -> component -> its requests"""
 
 
@@ -43,7 +43,7 @@ def simulate(
     seconds: float,
     seed: int,
     warm_up_s: float = 5.0,
-    conditions: Conditions = Conditions(),  # noqa: B008 - frozen
+    conditions: SimulationConditions = SimulationConditions(),  # noqa: B008 - frozen
     progress: Callable[[float], None] | None = None,
 ) -> Report:
     """Run the schedule for `warm_up_s`, then for the measured `seconds`. The same seed gives the same report.
@@ -70,8 +70,8 @@ class Simulation:
 
     def __init__(self, schedule: Schedule, factory: Factory, timing: Timing, world: World) -> None:
         self.world, self._schedule, self._factory = world, schedule, factory
-        self._tallies: Tallies = {name: {c: Tally() for c in task.components} for name, task in factory.tasks.items()}
-        self._actions = {name: ActionTally() for name in factory.tasks}
+        self._tallies: Tallies = {name: {c: ComponentCounts() for c in task.components} for name, task in factory.tasks.items()}
+        self._actions = {name: ActionCounts() for name in factory.tasks}
         if world.conditions.network is None:
             world.roads.lay(factory)
         self._settings = settings_of(factory)
@@ -93,7 +93,7 @@ class Simulation:
 
     def _robot(self, robot: RobotEntry, routes: Sequence[Route]) -> SimulatedRobot:
         task, settings = self._factory.tasks[robot.task], self._settings.robots[robot.task]
-        ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
+        ledger = GoodputCounter(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
         mine = replace(self._schedule, routes=tuple(routes))
         client = SimulatedRobot(robot, task, settings, mine, self._hosts, ledger, self.world, self._network_of(robot.task))
         self._connect(client, mine)
@@ -103,9 +103,9 @@ class Simulation:
         for server in sorted({r.server for r in mine.routes} | {r.standby for r in mine.routes if r.standby}):
             self._hosts[server].meet(client)
 
-    def _network_of(self, task: str) -> Network:
+    def _network_of(self, task: str) -> NetworkConditions:
         given = self.world.conditions.network
-        return Network.declared(self._factory.network_of(task)) if given is None else given
+        return NetworkConditions.declared(self._factory.network_of(task)) if given is None else given
 
     def report(self, seconds: float) -> Report:
         for robot in self._robots.values():
@@ -163,7 +163,7 @@ def routes_by_robot(schedule: Schedule) -> Mapping[str, Sequence[Route]]:
 
 
 def _plan(
-    hosts: Mapping[str, Host], robots: Mapping[str, SimulatedRobot], factory: Factory, catalogue: Catalogue, world: World
+    hosts: Mapping[str, SimulatedServer], robots: Mapping[str, SimulatedRobot], factory: Factory, catalogue: Catalogue, world: World
 ) -> None:
     """Plan the events that need no cause: status messages, faults, joining and leaving robots."""
     conditions, events = world.conditions, world.events
@@ -182,7 +182,7 @@ def _plan(
         if name in conditions.leaves:
             events.at(conditions.leaves[name], robot.leave)
     for host in hosts.values():
-        events.at(0.0, host.tell_status)
+        events.at(0.0, host.publish_status)
     for crash in conditions.crashes:
         host = hosts[crash.server]
         footprint = catalogue.footprint(host.placement.model, host.placement.gpu_type)
@@ -190,7 +190,7 @@ def _plan(
         events.at(crash.at_s, host.crash, load_s if crash.restart_after_s is None else crash.restart_after_s)
 
 
-def _server_report(host: Host, seconds: float) -> ServerReport:
+def _server_report(host: SimulatedServer, seconds: float) -> ServerReport:
     mean_s, p50_s, p99_s = latency_figures(host.tally.latencies_s)
     return ServerReport(
         server=host.name,

@@ -16,7 +16,7 @@ from ros2_rfm_serving.profiles import (
     SteppedService,
     measured_service,
 )
-from ros2_rfm_serving.simulation.gpu import BatchGpu, Gpu, SharedGpu, SteppedGpu, Stragglers, Unsure
+from ros2_rfm_serving.simulation.gpu import BatchGpu, SharedGpu, SimulatedGpu, SteppedGpu, StragglerFactors, Unsure
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import OutputKind, Placement
 from ros2_rfm_serving.virtual_time.events import source
@@ -59,7 +59,7 @@ class Timing:
 
 def build_gpu(
     placement: Placement, timing: Timing, world: World, chunk_length: int, rows: Mapping[str, int], *, name: str = ""
-) -> Gpu:
+) -> SimulatedGpu:
     """Return the GPU of a placement. rows: as in `Unsure`. name: in place of the server's.
 
     Raises: `ModelError` when the service time of the model there is not known.
@@ -72,7 +72,7 @@ def build_gpu(
         chunk_length=chunk_length,
         seed=source(world.seed, "service", name).getrandbits(32),
     )
-    stragglers = Stragglers(world, name)
+    stragglers = StragglerFactors(world, name)
     unsure = Unsure(rows, spec.seed + 1, world) if rows else as_it_is
     if isinstance(law, SteppedService):
         return SteppedGpu(stragglers, replace(spec, batch_sizes=sizes), law, unsure)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ros2_rfm_serving.faults import Delivery, Direction, FaultyWire
-from ros2_rfm_serving.simulation.conditions import Network
+from ros2_rfm_serving.simulation.conditions import NetworkConditions
 
 AT_ONCE = (Delivery(0.0),)
 Message = TypeVar("Message")
@@ -52,7 +52,7 @@ class Traffic:
 class Wire:
     """Delays, losses and faults of one robot's messages. `faults_rng` is only for the network's `FaultPlan`."""
 
-    def __init__(self, network: Network, robot: str, rng: random.Random, faults_rng: random.Random) -> None:
+    def __init__(self, network: NetworkConditions, robot: str, rng: random.Random, faults_rng: random.Random) -> None:
         self._network, self._rng = network, rng
         self._cuts = [cut for cut in network.cuts if not cut.robots or robot in cut.robots]
         self._times_s = [time_s for time_s, _ in network.trace]

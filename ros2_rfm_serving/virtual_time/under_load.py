@@ -23,7 +23,7 @@ from ros2_rfm_serving.server import ModelServer, RunningBatch, ServerConfig
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, InferenceRequest, ObservationRequest, RequestId, SessionRequest
 from ros2_rfm_serving.virtual_time.events import Events
-from ros2_rfm_serving.virtual_time.rounds import Answers, Rounds
+from ros2_rfm_serving.virtual_time.iterations import Answers, IterationLoop
 
 Clock = Callable[[], float]
 """Function that returns seconds."""
@@ -116,7 +116,7 @@ class _UnderLoad:
         config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED, costs=costs)
         self._server, self._events, self._load = ModelServer(config, engine), Events(), load
         self._engine = stepping(engine)
-        self._rounds = Rounds(self._server.loop, self._events, clock, self)
+        self._rounds = IterationLoop(self._server.loop, self._events, clock, self)
         self._blank = blank
         self._sent: dict[str, Arrival] = {}
         self._epochs: dict[str, int] = {}
@@ -135,7 +135,7 @@ class _UnderLoad:
             self._engine.leave([work.number for work in self._server.core.works])
         return self._latencies_s[:num_requests]
 
-    # --- methods of `Rounds`' owner ---
+    # --- methods of `IterationLoop`' owner ---
 
     def begun(self, work: RunningBatch) -> None:
         """Ignore the beginning of work."""
@@ -174,11 +174,11 @@ class _UnderLoad:
             return
         self._planned_s = math.inf
         while self._load.next_s() <= self._events.now_s:
-            self._ask(self._load.next_arrival())
+            self._send(self._load.next_arrival())
         self._plan()
         self._rounds.serve()
 
-    def _ask(self, sent: Arrival) -> None:
+    def _send(self, sent: Arrival) -> None:
         robot = str(sent.source) if isinstance(self._load, ClosedLoop) or not self._free else self._free.pop()
         if robot not in self._epochs:
             self._epochs[robot] = self._open(robot)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ros2_rfm_serving import compiled
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.simulation.host import Host
     from ros2_rfm_serving.simulation.robot import SimulatedRobot
     from ros2_rfm_serving.simulation.simulate import Simulation
+    from ros2_rfm_serving.simulation.simulated_server import SimulatedServer
 
 
 def looks_of(robot: SimulatedRobot) -> str:
@@ -40,7 +40,7 @@ def looks_of(robot: SimulatedRobot) -> str:
     return f"{brain.state.name} {brain.reason} {brain.queue_depth} {brain.episode} {why} {done} {links} {counts} {figures}"
 
 
-def doings_of(host: Host) -> str:
+def doings_of(host: SimulatedServer) -> str:
     tally = host.tally
     return f"{host.num_held} {tally.busy_s!r} {len(tally.latencies_s)} {tally.latencies_s[-9:]}"
 

@@ -32,7 +32,7 @@ from ros2_rfm_serving.ros.server.loading import _ready
 from ros2_rfm_serving.ros.server.settings import SPECS, server_params
 from ros2_rfm_serving.scheduler.posed import problem_of
 from ros2_rfm_serving.server import ServerConfig
-from ros2_rfm_serving.simulation import Conditions
+from ros2_rfm_serving.simulation import SimulationConditions
 from ros2_rfm_serving.simulation.simulate import Simulation
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
@@ -327,7 +327,7 @@ def server_of(key: str, repository: Path, placement: Placement) -> ServerConfig:
 def virtual(factory: Factory, repository: Path) -> Body:
     """As a simulation has them when it begins."""
     profile, catalogue = timing(repository)
-    world = World(seed=1, warm_up_s=0.0, conditions=Conditions())
+    world = World(seed=1, warm_up_s=0.0, conditions=SimulationConditions())
     made = Simulation(schedule_of(factory), factory, Timing(catalogue=catalogue, profile=profile), world)
     robots = {name: robot.brain.config for name, robot in made._robots.items()}
     servers = {name: host._config for name, host in made._hosts.items()}

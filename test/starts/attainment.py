@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation import simulate
-from ros2_rfm_serving.simulation.conditions import Conditions, Crash, Stragglers
+from ros2_rfm_serving.simulation.conditions import Crash, SimulationConditions, StragglerConditions
 from ros2_rfm_serving.types import Schedule
 
 SECONDS, LONGER_S = 20.0, 60.0
@@ -30,7 +30,7 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class Start:
-    conditions: Conditions
+    conditions: SimulationConditions
     seed: int
     warm_up_s: float = SETTLED_S
 
@@ -65,17 +65,17 @@ def starts(factory: Factory, schedule: Schedule) -> Mapping[str, Start]:
     cycles_s = [max(factory.tasks[r.task].cycle_period_s, 1.0 / caps_hz.get(r.name, math.inf)) for r in factory.robots]
     evenly = {name: cycle_s * i / len(robots) for i, (name, cycle_s) in enumerate(zip(robots, cycles_s, strict=True))}
     lost = Crash(server=serving[0], at_s=DISTURBED_S, restart_after_s=2.0)
-    burst = Stragglers(share=1.0, factor=6.0, from_s=DISTURBED_S, until_s=DISTURBED_S + 2.0)
+    burst = StragglerConditions(share=1.0, factor=6.0, from_s=DISTURBED_S, until_s=DISTURBED_S + 2.0)
     back_s = DISTURBED_S + COME_BACK_S
     return {
-        "random phases": Start(Conditions(), 1),
-        "other random phases": Start(Conditions(), 2),
-        "all at once": Start(Conditions(begins=at_once), 3, COME_BACK_S),
-        "evenly": Start(Conditions(begins=evenly), 4, max(SETTLED_S, *evenly.values())),
-        "all plans at once": Start(Conditions(begins=at_once, plans_owed=0.999), 5, COME_BACK_S),
-        "a server returned": Start(Conditions(crashes=(lost,)), 6, back_s),
-        "after a burst": Start(Conditions(stragglers=burst), 7, back_s),
-        "one robot late": Start(Conditions(begins=at_once, joins={robots[-1]: DISTURBED_S}), 8, back_s),
+        "random phases": Start(SimulationConditions(), 1),
+        "other random phases": Start(SimulationConditions(), 2),
+        "all at once": Start(SimulationConditions(begins=at_once), 3, COME_BACK_S),
+        "evenly": Start(SimulationConditions(begins=evenly), 4, max(SETTLED_S, *evenly.values())),
+        "all plans at once": Start(SimulationConditions(begins=at_once, plans_owed=0.999), 5, COME_BACK_S),
+        "a server returned": Start(SimulationConditions(crashes=(lost,)), 6, back_s),
+        "after a burst": Start(SimulationConditions(stragglers=burst), 7, back_s),
+        "one robot late": Start(SimulationConditions(begins=at_once, joins={robots[-1]: DISTURBED_S}), 8, back_s),
     }
 
 

@@ -19,7 +19,7 @@ from ros2_rfm_serving.server.horizon import policy as horizon_policy
 from ros2_rfm_serving.simulation.gpu import Done, Run
 from ros2_rfm_serving.types import NO_VALUES, SYSTEM2, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
 from ros2_rfm_serving.virtual_time.events import Events
-from ros2_rfm_serving.virtual_time.rounds import Answers
+from ros2_rfm_serving.virtual_time.iterations import Answers
 
 Says = Callable[[RequestId], tuple[str, ...]]
 """Function that returns the recorded reply of a judge or a planner for this robot at this age of its attempt; empty without one."""

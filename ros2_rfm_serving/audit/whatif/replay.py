@@ -13,8 +13,8 @@ from ros2_rfm_serving.audit.whatif.network import RecordedWire
 from ros2_rfm_serving.audit.whatif.robot import ReplayedRobot
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory.settings import ServerSettings
-from ros2_rfm_serving.simulation.conditions import Conditions
-from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.conditions import SimulationConditions
+from ros2_rfm_serving.simulation.simulated_server import SimulatedServer
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import RequestId, Schedule
 from ros2_rfm_serving.virtual_time.events import source
@@ -40,7 +40,7 @@ def replay(case: Case, seed: int, service_s: ServiceTime | None = None) -> Outco
 class _Replay:
     def __init__(self, case: Case, seed: int, service_s: ServiceTime | None) -> None:
         self._case, self._service_s = case, service_s
-        self._world = World(seed=seed, warm_up_s=case.warm_up_s, conditions=Conditions())
+        self._world = World(seed=seed, warm_up_s=case.warm_up_s, conditions=SimulationConditions())
         self._gpus = {name: self._gpu(server) for name, server in case.servers.items()}
         self._hosts = {name: self._host(server) for name, server in case.servers.items()}
         self._robots = {name: self._robot(name) for name in case.robots}
@@ -53,7 +53,7 @@ class _Replay:
         for at_s, schedule in self._case.schedules:
             events.at(at_s, self._follow, schedule)
         for host in self._hosts.values():
-            events.at(0.0, host.tell_status)
+            events.at(0.0, host.publish_status)
         for robot in self._robots.values():
             events.at(0.0, robot.begin)
         events.run(self._case.seconds)
@@ -86,7 +86,7 @@ class _Replay:
             return None
         return lambda rows: said(placement.model, placement.gpu_type, rows)
 
-    def _host(self, server: ServerCase) -> Host:
+    def _host(self, server: ServerCase) -> SimulatedServer:
         config, gpu = server.config, self._gpus[server.name]
         settings = ServerSettings(
             dispatch=config.dispatch,
@@ -98,7 +98,7 @@ class _Replay:
         )
         same = len(config.profile_s) == server.placement.batch_size
         known_s = config.profile_s if same else gpu.law.profile_s(server.placement.batch_size)
-        return Host(server.placement, settings, [gpu], self._world, known_s)
+        return SimulatedServer(server.placement, settings, [gpu], self._world, known_s)
 
     def _robot(self, name: str) -> ReplayedRobot:
         case, world = self._case.robots[name], self._world

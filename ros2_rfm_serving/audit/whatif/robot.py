@@ -18,7 +18,7 @@ from ros2_rfm_serving.robot.chunk_validation import ChunkValidatorConfig
 from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Motion, Rung
 from ros2_rfm_serving.robot.events import TaskStarted
 from ros2_rfm_serving.robot.limits import MotionLimits
-from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.simulated_server import SimulatedServer
 from ros2_rfm_serving.simulation.wire import Traffic
 from ros2_rfm_serving.types import ObservationRequest, Reply, RequestId, Schedule, SessionGrant, SessionRequest, empty
 from ros2_rfm_serving.virtual_time.events import Events
@@ -49,7 +49,7 @@ class ReplayedRobot:
     """Recorded robot in place of `simulation.client.Client`."""
 
     def __init__(
-        self, case: RobotCase, wire: RecordedWire, hosts: Mapping[str, Host], log: Log, events: Events, traffic: Traffic
+        self, case: RobotCase, wire: RecordedWire, hosts: Mapping[str, SimulatedServer], log: Log, events: Events, traffic: Traffic
     ) -> None:
         self.name, self.wire, self.log = case.name, wire, log
         self.brain = RobotCore(bodiless(case.config))
@@ -85,7 +85,7 @@ class ReplayedRobot:
         if self._there and self.brain.on_reply(reply, self._events.now_s):
             self.log.answered(reply.id.component, self._events.now_s)
 
-    def server_seen(self, server: str) -> None:
+    def on_server_status(self, server: str) -> None:
         if self._there:
             self.brain.on_server_status(server, True, self._events.now_s)
 
@@ -97,7 +97,7 @@ class ReplayedRobot:
         else:
             self.brain.on_session_opened(component, server, answer, now_s)
 
-    def ask_again(self, request: RequestId) -> None:
+    def request_refetch(self, request: RequestId) -> None:
         self.brain.request_refetch(request)
 
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:

@@ -10,7 +10,7 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.scheduler import InForce, Planned, PlanOrder, Roster, plan
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.simulation.scheduler import NoBook
+from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import Schedule
 from test.unit.scheduler.test_adaptation import PROFILE
 
@@ -48,7 +48,7 @@ def made(order: PlanOrder) -> Planned | RfmError:
 def fleet() -> InForce:
     declared = factory()
     first = plan(PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best"), PROFILE, None)
-    return InForce(first, Roster(1), lambda schedule, name: None, logging.getLogger(), NoBook())
+    return InForce(first, Roster(1), lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
 
 
 def test_who_stays_takes_over_what_is_owed_to_the_class(fleet: InForce) -> None:

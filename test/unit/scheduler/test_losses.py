@@ -19,7 +19,7 @@ from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.watch import Finding
-from ros2_rfm_serving.simulation.scheduler import NoBook
+from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import Schedule
 from test.unit.scheduler import test_shared_gpus
 from test.unit.scheduler.test_adaptation import PROFILE
@@ -36,7 +36,7 @@ class Alone:
         self._refit = REFIT if profile is PROFILE else refit_by(profile, None)
         log = logging.getLogger("test")
         publish = lambda schedule, _: self.schedules.append(schedule)  # noqa: E731
-        self.brain = InForce(first or planned(declared), Roster(1), publish, log, NoBook())
+        self.brain = InForce(first or planned(declared), Roster(1), publish, log, NoScheduleLog())
         self.rest()
 
     def rest(self) -> None:

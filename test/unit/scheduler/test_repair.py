@@ -21,7 +21,7 @@ from ros2_rfm_serving.scheduler.repair import bare, deserted
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.standing import ATTEMPTS, COVERED_LOOKS, STRAGGLING, UNEXPLAINED
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
-from ros2_rfm_serving.simulation.scheduler import NoBook
+from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import Schedule, ServerState
 from test.unit.scheduler.test_adaptation import PROFILE
 
@@ -137,7 +137,9 @@ class Seeing:
     def __init__(self, declared: Factory) -> None:
         self.schedules: list[Schedule] = []
         log = logging.getLogger("test")
-        self.brain = InForce(planned(declared), Roster(1), lambda schedule, _: self.schedules.append(schedule), log, NoBook())
+        self.brain = InForce(
+            planned(declared), Roster(1), lambda schedule, _: self.schedules.append(schedule), log, NoScheduleLog()
+        )
         self.rest(20)
 
     def see(self, paces: dict[str, float]) -> None:
@@ -207,7 +209,7 @@ def test_whoever_sees_that_no_server_lives_goes_on_and_plans_when_one_is_back() 
     declared = factory("{num_servers: 0}", robots=2, servers=3)
     schedules: list[Schedule] = []
     log = logging.getLogger("test")
-    brain = InForce(planned(declared), Roster(1), lambda schedule, _: schedules.append(schedule), log, NoBook())
+    brain = InForce(planned(declared), Roster(1), lambda schedule, _: schedules.append(schedule), log, NoScheduleLog())
     lookout, now_s = Lookout(brain, PROFILE, None), 0.0
 
     def hear(*states: ServerState, looks: int) -> None:
@@ -312,7 +314,7 @@ class Watched:
         self.schedules: list[Schedule] = []
         log = logging.getLogger("test")
         first = planned(declared)
-        self.fleet = InForce(first, Roster(1), lambda schedule, name: self.schedules.append(schedule), log, NoBook())
+        self.fleet = InForce(first, Roster(1), lambda schedule, name: self.schedules.append(schedule), log, NoScheduleLog())
         self.lookout = Lookout(self.fleet, PROFILE, None)
         self.words = {
             p.server: ServerWord(server=p.server, state=ServerState.READY, model=p.model, batch_size=p.batch_size)

@@ -25,7 +25,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.simulation import Report, simulate
-from ros2_rfm_serving.simulation.conditions import Conditions
+from ros2_rfm_serving.simulation.conditions import SimulationConditions
 from ros2_rfm_serving.simulation.gpu import costs_of
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 
@@ -262,7 +262,11 @@ pick:
     factory = parse_factory(text)
     plan = plan_factory(factory, *shipped, explained=False)
     assert plan.feasible and plan.tasks["pick"].action_rate_hz > 1.7, "0.59 actions/s were planned where crowds stayed together"
-    conditions = Conditions(begins=dict.fromkeys((r.name for r in factory.robots), 0.0)) if begins == "at once" else Conditions()
+    conditions = (
+        SimulationConditions(begins=dict.fromkeys((r.name for r in factory.robots), 0.0))
+        if begins == "at once"
+        else SimulationConditions()
+    )
     schedule = to_schedule(plan, factory.robots, epoch=1)
     report = simulate(schedule, factory, shipped[1], shipped[0], seconds=20, seed=1, warm_up_s=30, conditions=conditions)
     assert report.components["system1"].slo_attainment > 0.985
@@ -282,7 +286,7 @@ pick:
 """)
     plan = plan_factory(factory, *shipped, explained=False, work=0.0)
     assert plan.feasible
-    conditions = Conditions(begins=dict.fromkeys((robot.name for robot in factory.robots), 0.0))
+    conditions = SimulationConditions(begins=dict.fromkeys((robot.name for robot in factory.robots), 0.0))
     schedule = to_schedule(plan, factory.robots, epoch=1)
     report = simulate(schedule, factory, shipped[1], shipped[0], seconds=20, seed=1, warm_up_s=30, conditions=conditions)
     checks = report.components["monitor"]
@@ -302,7 +306,7 @@ pick:
 """)
     plan = plan_factory(factory, *shipped, explained=False, work=0.0)
     assert plan.feasible and plan.tasks["pick"].action_rate_hz < 0.3
-    conditions = Conditions(begins=dict.fromkeys((robot.name for robot in factory.robots), 0.0))
+    conditions = SimulationConditions(begins=dict.fromkeys((robot.name for robot in factory.robots), 0.0))
     schedule = to_schedule(plan, factory.robots, epoch=1)
     report = simulate(schedule, factory, shipped[1], shipped[0], seconds=20, seed=1, warm_up_s=20, conditions=conditions)
     found = report.components["system1"]

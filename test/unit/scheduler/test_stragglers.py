@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory.cluster import Planning, StragglerConfig
 from ros2_rfm_serving.profiles import Profile, ProfileRow, load_profiles, with_stragglers
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
-from ros2_rfm_serving.simulation import Conditions, simulate, simulate_watched
+from ros2_rfm_serving.simulation import SimulationConditions, simulate, simulate_watched
 from ros2_rfm_serving.simulation import conditions as given
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
@@ -40,7 +40,7 @@ def test_a_plan_that_counts_stragglers_keeps_its_slo_among_them_and_one_that_doe
 ) -> None:
     factory = promising(95, declared)
     schedule = to_schedule(plan_factory(factory, *shipped, explained=False), factory.robots, epoch=1)
-    slow = Conditions(stragglers=given.Stragglers.declared(SLOW))
+    slow = SimulationConditions(stragglers=given.StragglerConditions.declared(SLOW))
     report = simulate(schedule, factory, shipped[1], shipped[0], seconds=12, seed=0, conditions=slow)
     system1 = report.components["system1"]
     least = 0.95 - 3 * math.sqrt(0.95 * 0.05 / system1.count)
@@ -88,7 +88,13 @@ pick: {percentile: 80, pipeline: {action_period_ms: 300}, components: {system1: 
     report, scheduler = simulate_watched(factory, shipped[1], shipped[0], seconds=20, seed=1, work=0.05)
     assert scheduler.lookout.watch.seen == AS_DECLARED and len(scheduler.schedules) == 1
     usual = simulate_watched(
-        factory, shipped[1], shipped[0], seconds=20, seed=1, work=0.05, conditions=Conditions(stragglers=given.Stragglers())
+        factory,
+        shipped[1],
+        shipped[0],
+        seconds=20,
+        seed=1,
+        work=0.05,
+        conditions=SimulationConditions(stragglers=given.StragglerConditions()),
     )
     assert report.components["system1"].p99_s > 1.5 * usual.report.components["system1"].p99_s
 
@@ -99,7 +105,7 @@ def test_stragglers_that_nobody_declared_are_found_and_planned_for(shipped: tupl
     factory = promising(99, None)
 
     def kept(*, watches: bool) -> tuple[float, SimulatedScheduler]:
-        slow = Conditions(stragglers=given.Stragglers.declared(SLOW))
+        slow = SimulationConditions(stragglers=given.StragglerConditions.declared(SLOW))
         made = {"seconds": 20, "seed": 0, "warm_up_s": 60.0, "conditions": slow, "watches": watches, "work": 0.1}
         report, scheduler = simulate_watched(factory, shipped[1], shipped[0], **made)
         return report.components["system1"].slo_attainment, scheduler

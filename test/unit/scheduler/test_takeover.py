@@ -11,7 +11,7 @@ import pytest
 from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Roster, Seen, Word, plan, resumed
 from ros2_rfm_serving.scheduler.watch import ServerWord
-from ros2_rfm_serving.simulation.scheduler import NoBook
+from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import AdmissionRecord, Route, Schedule, ServerState
 from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import PROFILE
@@ -76,7 +76,7 @@ def test_guests_stay_and_the_roster_has_them_until_they_say_otherwise() -> None:
     made, words = again(declared, heard(fleet.schedule))
     assert "nothing moves" in words and said(made.fleet.schedule.routes) == said(heard(fleet.schedule).routes)
     roster = Roster(NOW)
-    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoBook())
+    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
     in_force.settle()
     assert in_force.fleet.task_of("guest") == "carry" and roster.tasks == {"guest": "carry"} and roster.inherited == 1
     assert in_force.wanted and not in_force.wanted.needed  # a better plan would be gone over to only if it is worth it
@@ -91,7 +91,7 @@ def test_a_guest_that_is_not_heard_any_more_has_a_lease() -> None:
     fleet = plan(ordered(declared), PROFILE, None, work=0.0).fleet
     made, _ = again(declared, heard(fleet.admit(fleet.newcomer("guest", "carry")).schedule))
     roster = Roster(NOW, lease_s=1.0)
-    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoBook())
+    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
     assert [roster.elapse(0.5) for _ in range(2)] == [[], ["guest"]]
     in_force.settle()
     assert in_force.fleet.task_of("guest") is None
@@ -226,7 +226,7 @@ def test_nobody_is_sent_to_a_server_that_the_predecessor_did_without_and_that_is
     found = heard(replace(before, policy="rosa", placements=placements, routes=routes))
     made, words = resumed(replace(ordered(declared), seen=seen), found, PROFILE, None, work=0.0)
     assert "planned anew" in words and missing not in {p.server for p in made.fleet.schedule.placements}
-    in_force = InForce(made, Roster(NOW), lambda schedule, name: None, logging.getLogger(), NoBook())
+    in_force = InForce(made, Roster(NOW), lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
     lookout = Lookout(in_force, PROFILE, None)
     for half_second in range(30):
         lookout.hear_server(idle(missing), half_second / 2)

@@ -28,7 +28,7 @@ from ros2_rfm_serving.dispatch.history import TaskHistory
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError, UnrecordableError
 from ros2_rfm_serving.server import EngineConfig, ModelServer, ServerConfig, ServerCore, SessionRules, events
 from ros2_rfm_serving.server.core import HANDLERS
-from ros2_rfm_serving.simulation import host
+from ros2_rfm_serving.simulation import simulated_server
 from ros2_rfm_serving.types import SYSTEM1, RequestId
 from ros2_rfm_serving.types.state import kept
 from test.fuzz.targets import server as fuzz
@@ -184,7 +184,7 @@ def test_and_so_do_the_servers_of_a_fleet(batching: str, monkeypatch: pytest.Mon
             super().__init__(*args, **more)
             mirrors.append(mirrored(self, every=30))
 
-    monkeypatch.setattr(host, "ModelServer", MirroredServer)
+    monkeypatch.setattr(simulated_server, "ModelServer", MirroredServer)
     plant = simulated.factory(6, plans=0.2, safety=True, mode="async", servers="dispatch: balanced")
     plan = simulated.schedule(plant, batch_size=4, batching=batching)
     report = simulated.run(plant, plan, seconds=5.0, jitter=0.1)

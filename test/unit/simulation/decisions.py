@@ -16,13 +16,13 @@ from unittest.mock import patch
 from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot import RobotCore
 from ros2_rfm_serving.server import ServerCore
-from ros2_rfm_serving.simulation import Conditions, Crash, Network, TaskArrivals, simulate
+from ros2_rfm_serving.simulation import Crash, NetworkConditions, SimulationConditions, TaskArrivals, simulate
 from test.unit.simulation.simulated import factory, models, schedule
 
 KEPT = Path(__file__).with_name("decisions.json")
 FAULTS = "drop=0.03 duplicate=0.05 reorder=0.05 corrupt=0.05 delay_ms=5 jitter_ms=3 cut_up=2-2.5 cut_down=4-5"
-FAULTY = Network(latency_s=0.004, jitter_s=0.002, faults=FaultPlan.parse(FAULTS))
-LOSSY = Network(latency_s=0.004, jitter_s=0.01, loss=0.05)
+FAULTY = NetworkConditions(latency_s=0.004, jitter_s=0.002, faults=FaultPlan.parse(FAULTS))
+LOSSY = NetworkConditions(latency_s=0.004, jitter_s=0.01, loss=0.05)
 CRASHES = (Crash(server="s1", at_s=3.0, restart_after_s=2.0), Crash(server="s3", at_s=4.0, restart_after_s=1.0))
 ARRIVALS = TaskArrivals(rate_hz=0.3, duration_s=2.0)
 
@@ -32,7 +32,7 @@ def runs(simulate: Callable[..., object] = simulate) -> dict[str, Callable[[], o
 
     def run(mode: str, plan: dict[str, Any], **conditions: Any) -> Callable[[], object]:
         plant = factory(6, plans=0.2, safety=True, mode=mode)
-        made, given = schedule(plant, **plan), Conditions(**conditions)
+        made, given = schedule(plant, **plan), SimulationConditions(**conditions)
         return lambda: simulate(made, plant, models(0.1), seconds=6.0, warm_up_s=2.0, seed=1, conditions=given)
 
     batches = {"batch_size": 4}

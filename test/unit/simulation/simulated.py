@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.simulation import (
-    Conditions,
     Report,
+    SimulationConditions,
     simulate,
 )
 from ros2_rfm_serving.types import Placement, Route, Schedule
@@ -110,7 +110,7 @@ def schedule(
 def run(
     plant: Factory, plan: Schedule | None = None, *, seconds: float = 60.0, seed: int = 1, jitter: float = 0.0, **conditions: object
 ) -> Report:
-    given_conditions = Conditions(**conditions)  # type: ignore[arg-type]
+    given_conditions = SimulationConditions(**conditions)  # type: ignore[arg-type]
     return simulate(plan or schedule(plant), plant, models(jitter), seconds=seconds, seed=seed, conditions=given_conditions)
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
+from ros2_rfm_serving.simulation.goodput import ActionCounts, ComponentCounts, GoodputCounter
 from test.unit.simulation.simulated import factory, run
 
 # --- goodput ---------------------------------------------------------------------------------------------------------------
@@ -22,9 +22,9 @@ class Book:
 
     def __init__(self) -> None:
         plant = factory(plans=0.5, safety=True)
-        self.actions = ActionTally()
-        self.tallies = {name: Tally() for name in plant.tasks["pick"].components}
-        self.ledger = Ledger(plant.tasks["pick"], self.tallies, self.actions, 0.0)
+        self.actions = ActionCounts()
+        self.tallies = {name: ComponentCounts() for name in plant.tasks["pick"].components}
+        self.ledger = GoodputCounter(plant.tasks["pick"], self.tallies, self.actions, 0.0)
         self.ledger.begin(9.0)
         self.call("system2", 9.0, 9.5)
         self.call("safety", 9.5, 9.6)

@@ -24,12 +24,12 @@ from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order
 from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
-from ros2_rfm_serving.simulation import Conditions, Crash, Turnover, simulate_watched
-from ros2_rfm_serving.simulation.conditions import Cut, Network
+from ros2_rfm_serving.simulation import Crash, SimulationConditions, Turnover, simulate_watched
+from ros2_rfm_serving.simulation.conditions import ConnectionCut, NetworkConditions
 from ros2_rfm_serving.simulation.random_factories import rows_of
+from ros2_rfm_serving.simulation.scheduled_factory import ScheduledFactory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.simulation.timing import Timing
-from ros2_rfm_serving.simulation.watched import Floor
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import SYSTEM1, Schedule
 from test.unit.simulation.promises import Promises
@@ -115,7 +115,7 @@ class Visited:
     def __init__(self, declared: Factory, seed: int, dies_s: float = math.inf) -> None:
         """dies_s: when one of the servers that robots are on ends for ever."""
         self.factory, self.rng = declared, random.Random(seed)
-        self.world = World(seed=seed, warm_up_s=0.0, conditions=Conditions())
+        self.world = World(seed=seed, warm_up_s=0.0, conditions=SimulationConditions())
         self.events, self.told, self.witness = self.world.events, Heard(), Witness()
         self.scheduler = SimulatedScheduler(declared, PROFILE, CATALOGUE, self.events, lease_s=10.0, work=0.0, book=self.told)
         self.schedules: list[tuple[float, Schedule]] = []
@@ -125,9 +125,9 @@ class Visited:
             server = self.rng.choice(sorted({route.server for route in self.schedules[0][1].routes}))
             self.events.at(dies_s, self.dies, server)
             crash = Crash(server=server, at_s=dies_s, restart_after_s=math.inf)
-            self.world = replace(self.world, conditions=Conditions(crashes=(crash,)))
-        self.floor = Floor(self.scheduler, declared, Timing(catalogue=CATALOGUE, profile=PROFILE), self.world)
-        self.scheduler.watch(self.floor.server_words, self.floor.robot_words, self.floor.lives)
+            self.world = replace(self.world, conditions=SimulationConditions(crashes=(crash,)))
+        self.floor = ScheduledFactory(self.scheduler, declared, Timing(catalogue=CATALOGUE, profile=PROFILE), self.world)
+        self.scheduler.watch(self.floor.server_samples, self.floor.robot_samples, self.floor.lives)
         self.present = {robot.name: robot.task for robot in declared.robots}
         self.lives: dict[str, tuple[float, float]] = dict.fromkeys(self.present, (0.0, math.inf))
         """Robot -> from when to when it was there."""
@@ -409,13 +409,13 @@ def test_every_promise_holds_among_robots_that_tick(
         told_all(visited)
 
 
-@pytest.mark.parametrize(("cut", "open_s"), [((), 0.3), ((Cut(start_s=9.9, end_s=10.1),), math.inf)])
-def test_a_goodbye_is_heard_as_late_as_anything_else(cut: tuple[Cut, ...], open_s: float) -> None:
+@pytest.mark.parametrize(("cut", "open_s"), [((), 0.3), ((ConnectionCut(start_s=9.9, end_s=10.1),), math.inf)])
+def test_a_goodbye_is_heard_as_late_as_anything_else(cut: tuple[ConnectionCut, ...], open_s: float) -> None:
     """Or never, in a cut: the session is there until its server misses the robot."""
     declared = factory()
-    world = World(seed=1, warm_up_s=0.0, conditions=Conditions(network=Network(latency_s=0.3, cuts=cut)))
+    world = World(seed=1, warm_up_s=0.0, conditions=SimulationConditions(network=NetworkConditions(latency_s=0.3, cuts=cut)))
     scheduler = SimulatedScheduler(declared, PROFILE, CATALOGUE, world.events, work=0.0)
-    floor = Floor(scheduler, declared, Timing(catalogue=CATALOGUE, profile=PROFILE), world)
+    floor = ScheduledFactory(scheduler, declared, Timing(catalogue=CATALOGUE, profile=PROFILE), world)
     robot = declared.robots[0].name
 
     def sessions() -> int:

@@ -8,10 +8,10 @@ import pytest
 
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.simulation.conditions import Conditions, Cut, Network, Stragglers
-from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.conditions import ConnectionCut, NetworkConditions, SimulationConditions, StragglerConditions
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
 from ros2_rfm_serving.simulation.simulate import Simulation
+from ros2_rfm_serving.simulation.simulated_server import SimulatedServer
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, RobotState, Route, Schedule
@@ -60,24 +60,24 @@ def schedule(plant: Factory) -> Schedule:
     return Schedule(epoch=1, placements=(place,), routes=routes, predicted_actions_hz=0.0, policy="test")
 
 
-DEAD_LINK = Conditions(network=Network(latency_s=0.005, cuts=(Cut(start_s=BEGIN_S, end_s=END_S),)))
-SLOW_ENGINE = Conditions(stragglers=Stragglers(share=1.0, factor=10.0, from_s=BEGIN_S, until_s=END_S))
+DEAD_LINK = SimulationConditions(network=NetworkConditions(latency_s=0.005, cuts=(ConnectionCut(start_s=BEGIN_S, end_s=END_S),)))
+SLOW_ENGINE = SimulationConditions(stragglers=StragglerConditions(share=1.0, factor=10.0, from_s=BEGIN_S, until_s=END_S))
 GUESTS = [robot.name for robot in factory(2 * NUM_ROBOTS).robots[NUM_ROBOTS:]]
-TOO_MANY = Conditions(joins=dict.fromkeys(GUESTS, BEGIN_S), leaves=dict.fromkeys(GUESTS, END_S))
+TOO_MANY = SimulationConditions(joins=dict.fromkeys(GUESTS, BEGIN_S), leaves=dict.fromkeys(GUESTS, END_S))
 
 
 @pytest.mark.parametrize("conditions", [DEAD_LINK, SLOW_ENGINE, TOO_MANY], ids=["dead link", "slow engine", "too many"])
 def test_after_ten_seconds_of_too_much_every_robot_streams_again_within_five(
-    conditions: Conditions, monkeypatch: pytest.MonkeyPatch
+    conditions: SimulationConditions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened_s: list[float] = []
-    open_session = Host.open_session
+    open_session = SimulatedServer.open_session
 
-    def noted(host: Host, robot: SimulatedRobot, opening: object) -> None:
+    def noted(host: SimulatedServer, robot: SimulatedRobot, opening: object) -> None:
         opened_s.append(simulation.world.events.now_s)
         open_session(host, robot, opening)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Host, "open_session", noted)
+    monkeypatch.setattr(SimulatedServer, "open_session", noted)
     plant = factory(2 * NUM_ROBOTS if conditions is TOO_MANY else NUM_ROBOTS)
     timing = Timing(catalogue=models(), profile=Profile({}))
     simulation = Simulation(schedule(plant), plant, timing, World(seed=1, warm_up_s=2.0, conditions=conditions))

@@ -15,8 +15,8 @@ from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.policies import best, packing
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.simulation import Report, simulate
-from ros2_rfm_serving.simulation.conditions import Conditions, Network
-from ros2_rfm_serving.simulation.roads import Roads
+from ros2_rfm_serving.simulation.conditions import NetworkConditions, SimulationConditions
+from ros2_rfm_serving.simulation.network_links import NetworkLinks
 from ros2_rfm_serving.types import SYSTEM1
 
 UP, DOWN = Direction.UP, Direction.DOWN
@@ -46,7 +46,7 @@ def run(repository: Path) -> object:
     def run(
         planned_for: Factory,
         there: Factory,
-        conditions: Conditions = Conditions(),  # noqa: B008
+        conditions: SimulationConditions = SimulationConditions(),  # noqa: B008
         policy: str = "best",
     ) -> tuple[float, Report]:
         solution = plan_factory(planned_for, profile, catalogue, policy=policy, work=0.02)
@@ -140,25 +140,25 @@ def test_servers_put_together_anew_keep_what_each_distance_leaves(repository: Pa
 
 def test_a_network_that_is_given_replaces_links_too(run: object) -> None:
     narrow = factory(b=", bandwidth_mbit_s: 10")
-    _, given = run(factory(), narrow, Conditions(network=Network()))  # type: ignore[operator]
+    _, given = run(factory(), narrow, SimulationConditions(network=NetworkConditions()))  # type: ignore[operator]
     assert given.components[SYSTEM1].slo_attainment == 1.0
 
 
-def arrives_s(roads: Roads, server: str, direction: Direction, now_s: float = 0.0, declared_s: float = 0.1) -> float:
+def arrives_s(roads: NetworkLinks, server: str, direction: Direction, now_s: float = 0.0, declared_s: float = 0.1) -> float:
     roads.lead("arm_1", "arm")
     (copy,) = roads.delivered((Delivery(declared_s),), "arm_1", server, direction, now_s)
     return now_s + copy.delay_s
 
 
 def test_a_server_on_a_nearer_host_is_nearer_by_half_each_way() -> None:
-    roads = Roads()
+    roads = NetworkLinks()
     roads.lay(factory(a=", round_trip_ms: 4", b=", round_trip_ms: 30"))
     assert arrives_s(roads, "server_1", UP) == pytest.approx(0.1 - 0.013) == arrives_s(roads, "server_1", DOWN)
     assert arrives_s(roads, "server_2", UP) == pytest.approx(0.1) and arrives_s(roads, "server_1", UP, declared_s=0.001) == 0.0
 
 
 def test_messages_go_one_after_the_other_each_way_by_itself() -> None:
-    roads = Roads()
+    roads = NetworkLinks()
     roads.lay(factory(b=", bandwidth_mbit_s: 10"))  # 64 ms for an observation, 3.2 for an answer
     at = [arrives_s(roads, "server_2", UP) for _ in range(3)]
     assert at == pytest.approx([0.1, 0.164, 0.228])
@@ -169,24 +169,24 @@ def test_messages_go_one_after_the_other_each_way_by_itself() -> None:
 
 def test_words_about_sessions_take_nothing_of_a_link() -> None:
     """What is declared is the way of an observation, to the farthest."""
-    roads = Roads()
+    roads = NetworkLinks()
     roads.lay(factory(a=", bandwidth_mbit_s: 10, round_trip_ms: 4", b=", bandwidth_mbit_s: 1"))
     roads.lead("arm_1", "arm")
     declared_s = (0.64 + 0.032) / 2  # each way, of `server_2`
-    arrive_s = [roads.told((Delivery(declared_s),), "arm_1", server)[0].delay_s for server in ("server_1", "server_2")]
+    arrive_s = [roads.broadcast((Delivery(declared_s),), "arm_1", server)[0].delay_s for server in ("server_1", "server_2")]
     assert arrive_s == pytest.approx([0.002, 0.0], abs=1e-9)
 
 
 def test_the_link_of_the_robots_own_host_is_on_the_way_too() -> None:
     """The declared network has none of it: what a message takes there is added as well."""
-    roads = Roads()
+    roads = NetworkLinks()
     roads.lay(factory(home=", bandwidth_mbit_s: 64"))
     assert [arrives_s(roads, s, UP) for s in ("server_1", "server_2")] == pytest.approx([0.11, 0.12])
     assert arrives_s(roads, "server_1", DOWN) == pytest.approx(0.1005)
 
 
 def test_where_hosts_are_alike_and_nothing_is_known_of_links_nothing_changes() -> None:
-    roads = Roads()
+    roads = NetworkLinks()
     roads.lay(factory())
     assert not roads.are_laid
     roads.lay(factory(a=", round_trip_ms: 10", b=", round_trip_ms: 10"))

@@ -27,7 +27,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation.day import DayReport, live_through
-from ros2_rfm_serving.simulation.guests import Turnover
+from ros2_rfm_serving.simulation.dynamic_robots import Turnover
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.types import SYSTEM1, Schedule

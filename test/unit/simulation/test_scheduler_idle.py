@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ros2_rfm_serving.scheduler import Planned
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
-from ros2_rfm_serving.simulation.scheduler import NoBook, SimulatedScheduler
+from ros2_rfm_serving.simulation.scheduler import NoScheduleLog, SimulatedScheduler
 from ros2_rfm_serving.virtual_time.events import Events
 
 WORK = 0.02
 
 
-class Kept(NoBook):
+class Kept(NoScheduleLog):
     def __init__(self) -> None:
         self.tried: list[tuple[int, bool]] = []
         """(effort, whether it was published) of every plan that nobody asked for."""

@@ -15,12 +15,12 @@ from ros2_rfm_serving.factory.task import Execution
 from ros2_rfm_serving.faults import Direction, FaultPlan
 from ros2_rfm_serving.profiles import parse_profiles
 from ros2_rfm_serving.simulation import (
-    Conditions,
+    ConnectionCut,
     Crash,
-    Cut,
-    Network,
+    NetworkConditions,
     Report,
-    Stragglers,
+    SimulationConditions,
+    StragglerConditions,
     TaskArrivals,
     load_trace,
     simulate,
@@ -107,9 +107,9 @@ def test_continuous_batching_shares_the_processor() -> None:
 
 # --- randomness and conservation -------------------------------------------------------------------------------------------
 
-ROUGH = Conditions(
-    network=Network(latency_s=0.005, jitter_s=0.01, loss=0.02, cuts=(Cut(start_s=12.0, end_s=14.0),)),
-    stragglers=Stragglers(share=0.05, factor=10.0),
+ROUGH = SimulationConditions(
+    network=NetworkConditions(latency_s=0.005, jitter_s=0.01, loss=0.02, cuts=(ConnectionCut(start_s=12.0, end_s=14.0),)),
+    stragglers=StragglerConditions(share=0.05, factor=10.0),
     crashes=(Crash(server="s1", at_s=20.0),),
     leaves={"pick_2": 25.0},
     joins={"pick_3": 7.0},
@@ -156,7 +156,7 @@ def test_whatever_happens_the_figures_hold_together(
         seconds=10,
         seed=seed,
         jitter=0.2,
-        network=Network(latency_s=0.01, jitter_s=0.02, loss=loss),
+        network=NetworkConditions(latency_s=0.01, jitter_s=0.02, loss=loss),
         crashes=(Crash(server="s1", at_s=crash_s, restart_after_s=2.0), Crash(server="s3", at_s=crash_s)),
         leaves={"pick_1": leave_s},
     )
@@ -174,9 +174,9 @@ def test_whatever_happens_the_figures_hold_together(
 def test_one_cause_does_not_reshuffle_another() -> None:
     """A network that never loses anything draws no numbers that others miss."""
     plant = factory(4)
-    still = run(plant, jitter=0.2, stragglers=Stragglers(share=0.0, factor=100.0))
+    still = run(plant, jitter=0.2, stragglers=StragglerConditions(share=0.0, factor=100.0))
     assert still == run(plant, jitter=0.2)
-    slow = run(plant, jitter=0.2, stragglers=Stragglers(share=0.1, factor=2.0))
+    slow = run(plant, jitter=0.2, stragglers=StragglerConditions(share=0.1, factor=2.0))
     assert slow.components["system1"].p99_s > 1.5 * still.components["system1"].p99_s
 
 
@@ -184,7 +184,7 @@ def test_one_cause_does_not_reshuffle_another() -> None:
 
 
 def test_latency_is_paid_both_ways() -> None:
-    report = run(factory(), network=Network(latency_s=0.02))
+    report = run(factory(), network=NetworkConditions(latency_s=0.02))
     assert report.components["system1"].mean_s == pytest.approx(SERVICE_S + 0.04)
     assert report.raw == pytest.approx(1 / (T_ACT_S + SERVICE_S + 0.04), rel=0.01)
     assert report.servers[0].mean_s == pytest.approx(SERVICE_S)
@@ -192,23 +192,23 @@ def test_latency_is_paid_both_ways() -> None:
 
 def test_a_cut_network_stops_the_work_and_its_end_resumes_it() -> None:
     free = run(plant := factory(3), seconds=40)
-    cut = run(plant, seconds=40, network=Network(cuts=(Cut(start_s=10.0, end_s=30.0),)))
+    cut = run(plant, seconds=40, network=NetworkConditions(cuts=(ConnectionCut(start_s=10.0, end_s=30.0),)))
     assert cut.counters.lost > 0 and balanced(cut)
     assert 0.4 * free.raw < cut.raw < 0.52 * free.raw, "20 of 40 s, and a moment to come back"
-    for_ever = run(plant, seconds=10, network=Network(cuts=(Cut(start_s=4.0, end_s=math.inf),)))
+    for_ever = run(plant, seconds=10, network=NetworkConditions(cuts=(ConnectionCut(start_s=4.0, end_s=math.inf),)))
     assert for_ever.goodput == for_ever.raw == 0
 
 
 def test_a_cut_may_concern_one_robot() -> None:
     plant = factory(2)
-    report = run(plant, network=Network(cuts=(Cut(start_s=0.0, end_s=math.inf, robots=frozenset({"pick_1"})),)))
+    report = run(plant, network=NetworkConditions(cuts=(ConnectionCut(start_s=0.0, end_s=math.inf, robots=frozenset({"pick_1"})),)))
     assert report.raw == pytest.approx(1 / (T_ACT_S + SERVICE_S), rel=0.01)
 
 
 @pytest.mark.parametrize("direction", list(Direction))
 def test_a_cut_in_one_direction_stops_the_work_too(direction: Direction) -> None:
     free = run(plant := factory(3), seconds=40)
-    cut = run(plant, seconds=40, network=Network(cuts=(Cut(start_s=10.0, end_s=30.0, direction=direction),)))
+    cut = run(plant, seconds=40, network=NetworkConditions(cuts=(ConnectionCut(start_s=10.0, end_s=30.0, direction=direction),)))
     assert cut.counters.lost > 0 and balanced(cut)
     assert 0.25 * free.raw < cut.raw < 0.52 * free.raw, "20 of 40 s, and the back-off of a robot that hears the server all along"
 
@@ -224,7 +224,7 @@ def test_a_cut_in_one_direction_stops_the_work_too(direction: Direction) -> None
 def test_faults_cost_work_and_nothing_else(drop: float, duplicate: float, reorder: float, corrupt: float, seed: int) -> None:
     faults = FaultPlan(drop=drop, duplicate=duplicate, reorder=reorder, corrupt=corrupt, delay_s=0.005, jitter_s=0.005)
     plant = factory(3, plans=0.3, safety=True)
-    report = run(plant, seconds=20, seed=seed, network=Network(faults=faults))
+    report = run(plant, seconds=20, seed=seed, network=NetworkConditions(faults=faults))
     assert balanced(report) and report.raw <= 3 / (T_ACT_S + SERVICE_S)
     assert (report.raw == 0) == (corrupt == 1.0), "damaged answers are never executed, and all others are"
     if duplicate:
@@ -232,7 +232,7 @@ def test_faults_cost_work_and_nothing_else(drop: float, duplicate: float, reorde
 
 
 def test_copies_are_refused_and_the_loop_is_as_fast_as_without() -> None:
-    doubled, free = (run(factory(), network=Network(faults=FaultPlan(duplicate=share))) for share in (1.0, 0.0))
+    doubled, free = (run(factory(), network=NetworkConditions(faults=FaultPlan(duplicate=share))) for share in (1.0, 0.0))
     assert doubled.raw == free.raw
     c = doubled.counters
     assert c.answered == c.late == c.refused == pytest.approx(c.sent / 3, abs=2), "one request: its answer, and a copy of each"
@@ -241,7 +241,7 @@ def test_copies_are_refused_and_the_loop_is_as_fast_as_without() -> None:
 def test_a_recorded_trace_sets_the_delay(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("time_s,delay_ms\n0,10\n1,30\n2,10\n")
-    report = run(factory(), network=Network(trace=load_trace(file)), seconds=100)
+    report = run(factory(), network=NetworkConditions(trace=load_trace(file)), seconds=100)
     system1 = report.components["system1"]
     assert system1.mean_s == pytest.approx(SERVICE_S + 0.04, rel=0.1)
     assert {round(1e3 * q) for q in (system1.p50_s, system1.p99_s)} <= {70, 90, 110}

@@ -16,7 +16,16 @@ from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
-from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate, simulate_watched
+from ros2_rfm_serving.simulation import (
+    Crash,
+    NetworkConditions,
+    Report,
+    SimulationConditions,
+    StragglerConditions,
+    Unsureness,
+    simulate,
+    simulate_watched,
+)
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from test.unit.simulation.simulated import models
@@ -59,7 +68,7 @@ def told(
     declared: Factory,
     profile: Profile,
     settled_s: float,
-    conditions: Conditions,
+    conditions: SimulationConditions,
     *,
     watches: bool,
     seconds: float = 10.0,
@@ -80,7 +89,7 @@ def told(
 
 
 def both(
-    declared: Factory, profile: Profile, settled_s: float, conditions: Conditions
+    declared: Factory, profile: Profile, settled_s: float, conditions: SimulationConditions
 ) -> tuple[Report, Report, SimulatedScheduler]:
     """(without a scheduler that watches, with one, and that one)"""
     blind, _ = told(declared, profile, settled_s, conditions, watches=False)
@@ -93,7 +102,7 @@ def slo(report: Report) -> float:
 
 
 def test_where_all_is_as_planned_nothing_happens(profile: Profile) -> None:
-    seeing, scheduler = told(factory(), profile, 5.0, Conditions(), watches=True, seconds=25.0)
+    seeing, scheduler = told(factory(), profile, 5.0, SimulationConditions(), watches=True, seconds=25.0)
     assert len(scheduler.schedules) == 1 and scheduler.lookout.watch.seen == AS_DECLARED and slo(seeing) == 1.0
     assert scheduler.lookout.broken == ()
 
@@ -105,24 +114,24 @@ def test_servers_that_no_schedule_uses_are_not_lost(profile: Profile) -> None:
         .replace("mode: async", "mode: sync")
         .replace("slo_ms: 200", "slo_ms: 400")
     )
-    _, scheduler = told(parse_factory(few), profile, 0.0, Conditions(), watches=True, seconds=15.0)
+    _, scheduler = told(parse_factory(few), profile, 0.0, SimulationConditions(), watches=True, seconds=15.0)
     placed = {placement.server for placement in scheduler.schedules[-1].placements}
     assert len(placed) < 4 and scheduler.lookout.watch.seen == AS_DECLARED
 
 
 def test_a_server_that_gets_slower_is_given_less_to_do(profile: Profile) -> None:
     """60 % slower, with room on the others: what it lost comes back, and every promise is kept all the time."""
-    slow = Stragglers(share=1.0, factor=1.6, from_s=CHANGE_S, servers=frozenset({"server_1"}))
-    blind, seeing, scheduler = both(factory(), profile, SETTLED_S, Conditions(stragglers=slow))
+    slow = StragglerConditions(share=1.0, factor=1.6, from_s=CHANGE_S, servers=frozenset({"server_1"}))
+    blind, seeing, scheduler = both(factory(), profile, SETTLED_S, SimulationConditions(stragglers=slow))
     assert scheduler.lookout.watch.seen.paces == {"server_1": pytest.approx(1.6, abs=0.05)} and len(scheduler.schedules) == 2
     assert seeing.goodput > 1.04 * blind.goodput and slo(seeing) > 0.99
 
 
 def test_a_server_that_gets_30_percent_slower_keeps_its_slo(profile: Profile) -> None:
     """No room to spare: robots that do not wait for answers would go on asking for more than it can do in time."""
-    slow = Stragglers(share=1.0, factor=1.3, from_s=CHANGE_S, servers=frozenset({"server_1"}))
+    slow = StragglerConditions(share=1.0, factor=1.3, from_s=CHANGE_S, servers=frozenset({"server_1"}))
     declared = factory(slo_ms=180, execution="mode: async")
-    blind, seeing, scheduler = both(declared, profile, SETTLED_S, Conditions(stragglers=slow))
+    blind, seeing, scheduler = both(declared, profile, SETTLED_S, SimulationConditions(stragglers=slow))
     assert scheduler.lookout.watch.seen.paces == {"server_1": pytest.approx(1.3, abs=0.05)} and len(scheduler.schedules) == 2
     assert slo(blind) < 0.97 and slo(seeing) > 0.99 and seeing.goodput > 1.05 * blind.goodput
 
@@ -140,7 +149,7 @@ def test_a_dispatch_policy_that_fails_is_told_and_loses_nobody_anything(
 
     def ran(dispatch: str) -> Report:
         declared = factory(robots=8, dispatch=dispatch)
-        return told(declared, profile, 2.0, Conditions(), watches=True, seconds=3.0)[0]
+        return told(declared, profile, 2.0, SimulationConditions(), watches=True, seconds=3.0)[0]
 
     with caplog.at_level("WARNING"):
         usual = ran("fifo")
@@ -155,7 +164,7 @@ def test_two_servers_that_die_one_after_the_other(profile: Profile) -> None:
         Crash(server=f"server_{i + 1}", at_s=CHANGE_S + 9.0 * i, restart_after_s=math.inf if i else 1e9) for i in range(2)
     )
     declared = factory(robots=14, standby=1)
-    blind, seeing, scheduler = both(declared, profile, SETTLED_S + 10.0, Conditions(crashes=crashes))
+    blind, seeing, scheduler = both(declared, profile, SETTLED_S + 10.0, SimulationConditions(crashes=crashes))
     assert scheduler.lookout.watch.health.lost == ("server_1", "server_2")
     assert seeing.goodput > 1.08 * blind.goodput and slo(seeing) > 0.99
     for schedule in scheduler.schedules[1:]:
@@ -164,14 +173,16 @@ def test_two_servers_that_die_one_after_the_other(profile: Profile) -> None:
 
 def test_a_server_that_dies_and_returns_is_used_again(profile: Profile) -> None:
     crash = Crash(server="server_1", at_s=CHANGE_S, restart_after_s=10.0)
-    _, scheduler = told(factory(robots=14, standby=1), profile, CHANGE_S, Conditions(crashes=(crash,)), watches=True, seconds=30.0)
+    _, scheduler = told(
+        factory(robots=14, standby=1), profile, CHANGE_S, SimulationConditions(crashes=(crash,)), watches=True, seconds=30.0
+    )
     assert scheduler.lookout.watch.seen == AS_DECLARED
     assert "server_1" in {placement.server for placement in scheduler.schedules[-1].placements}
 
 
 def test_a_server_that_flaps_does_not_take_the_factory_along(profile: Profile) -> None:
     crashes = tuple(Crash(server="server_1", at_s=CHANGE_S + 14.0 * i, restart_after_s=6.0) for i in range(4))
-    declared, conditions = factory(robots=14, standby=1), Conditions(crashes=crashes)
+    declared, conditions = factory(robots=14, standby=1), SimulationConditions(crashes=crashes)
     blind, _ = told(declared, profile, CHANGE_S, conditions, watches=False, seconds=56.0)
     seeing, scheduler = told(declared, profile, CHANGE_S, conditions, watches=True, seconds=56.0)
     assert seeing.goodput > 1.04 * blind.goodput and len(scheduler.schedules) <= 7
@@ -180,7 +191,7 @@ def test_a_server_that_flaps_does_not_take_the_factory_along(profile: Profile) -
 def test_horizons_that_shrink(profile: Profile) -> None:
     """Models are unsure of half of what they were sure of: robots have to ask twice as often, and the servers have room for it."""
     declared = factory(robots=16, execution="mode: async, horizon: {policy: confidence, mean_period_ms: 400}")
-    conditions = Conditions(unsureness=Unsureness(from_s=CHANGE_S, factor=0.5))
+    conditions = SimulationConditions(unsureness=Unsureness(from_s=CHANGE_S, factor=0.5))
     blind, seeing, scheduler = both(declared, profile, SETTLED_S, conditions)
     assert scheduler.lookout.watch.seen.cycles_s == {"pick": pytest.approx(0.2, abs=0.02)}
     assert seeing.goodput > 1.5 * blind.goodput and slo(seeing) > 0.99
@@ -189,9 +200,9 @@ def test_horizons_that_shrink(profile: Profile) -> None:
 def test_a_network_that_gets_worse(profile: Profile) -> None:
     """80 ms longer there and back: what is left of the SLO is what servers are planned with. Half of those who do not see it are
     on small batches, and still in time."""
-    network = Network(trace=((0.0, 0.002), (CHANGE_S, 0.042), (1e4, 0.042)))
+    network = NetworkConditions(trace=((0.0, 0.002), (CHANGE_S, 0.042), (1e4, 0.042)))
     blind, seeing, scheduler = both(
-        factory(robots=16, execution="mode: async", slo_ms=200), profile, SETTLED_S, Conditions(network=network)
+        factory(robots=16, execution="mode: async", slo_ms=200), profile, SETTLED_S, SimulationConditions(network=network)
     )
     assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.084, abs=0.01)
     assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.3 * blind.goodput
@@ -201,9 +212,11 @@ def test_a_network_that_gets_worse(profile: Profile) -> None:
 def test_the_network_is_known_whatever_queues_robots_have_met(profile: Profile, seed: int, settled_s: float) -> None:
     """Robots meet queues of their own, for as long as they keep their phases: the mean over them is sure enough long before it is
     sharp, and what their tails have from the queues before the new plan is not the network's."""
-    network = Network(trace=((0.0, 0.002), (CHANGE_S, 0.041), (1e4, 0.041)))
+    network = NetworkConditions(trace=((0.0, 0.002), (CHANGE_S, 0.041), (1e4, 0.041)))
     declared = factory(robots=16, execution="mode: async", slo_ms=200)
-    seeing, scheduler = told(declared, profile, settled_s, Conditions(network=network), watches=True, seconds=8.0, seed=seed)
+    seeing, scheduler = told(
+        declared, profile, settled_s, SimulationConditions(network=network), watches=True, seconds=8.0, seed=seed
+    )
     travel = scheduler.lookout.watch.seen.travels["pick"]
     assert travel.mean_s == pytest.approx(0.082, abs=0.004) and travel.tail_s < 0.09
     assert slo(seeing) > 0.99 and seeing.goodput > 43.0
@@ -218,8 +231,8 @@ pick: {execution: {mode: async}, pipeline: {action_period_ms: 200}, components: 
 
 def test_jitter_is_found_whatever_one_robot_waits_in_its_queue(profile: Profile) -> None:
     """Three times the declared one. Of each robot alone lots scatter by more than it is for as long as anybody listens."""
-    network = Network(latency_s=0.005, jitter_s=0.009)
-    _, scheduler = told(parse_factory(JITTERY), profile, 5.0, Conditions(network=network), watches=True, seconds=35.0)
+    network = NetworkConditions(latency_s=0.005, jitter_s=0.009)
+    _, scheduler = told(parse_factory(JITTERY), profile, 5.0, SimulationConditions(network=network), watches=True, seconds=35.0)
     assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.028, abs=0.003)
 
 
@@ -230,7 +243,7 @@ def test_a_plan_that_undeclared_jitter_breaks_is_made_anew_and_kept(repository: 
     shipped, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     declared = profiled_factory(10, network=True)
     (entry,) = declared.robot_fleet
-    network = Network(latency_s=entry.network.round_trip_ms / 2e3, jitter_s=3 * entry.network.jitter_ms / 2e3)
+    network = NetworkConditions(latency_s=entry.network.round_trip_ms / 2e3, jitter_s=3 * entry.network.jitter_ms / 2e3)
 
     def kept(*, watches: bool) -> float:
         watched = simulate_watched(
@@ -240,7 +253,7 @@ def test_a_plan_that_undeclared_jitter_breaks_is_made_anew_and_kept(repository: 
             seconds=20,
             seed=0,
             warm_up_s=40,
-            conditions=Conditions(network=network),
+            conditions=SimulationConditions(network=network),
             watches=watches,
         )
         return slo(watched.report)

@@ -15,13 +15,13 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Word
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
 from ros2_rfm_serving.simulation.build import shares_of
-from ros2_rfm_serving.simulation.conditions import Conditions
-from ros2_rfm_serving.simulation.guests import GuestFigures, Guests, Turnover
+from ros2_rfm_serving.simulation.chunk_continuity import chunk_continuity_report
+from ros2_rfm_serving.simulation.conditions import SimulationConditions
+from ros2_rfm_serving.simulation.dynamic_robots import DynamicRobotFigures, DynamicRobots, Turnover
 from ros2_rfm_serving.simulation.report import Report, Visits
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.simulation.simulate import Simulation, routes_by_robot
-from ros2_rfm_serving.simulation.stays import stay_report
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Schedule, ServerState
@@ -31,7 +31,7 @@ COLLECT_PERIOD_S = 0.5
 """Period at which a server checks which robots have left the graph."""
 
 
-class Watched(NamedTuple):
+class ScheduledReport(NamedTuple):
     report: Report
     scheduler: SimulatedScheduler
 
@@ -44,13 +44,13 @@ def simulate_watched(
     seconds: float,
     seed: int,
     warm_up_s: float = 5.0,
-    conditions: Conditions = Conditions(),  # noqa: B008 - frozen
+    conditions: SimulationConditions = SimulationConditions(),  # noqa: B008 - frozen
     watches: bool = True,
     policy: str = "best",
     work: float | None = None,
     turnover: Turnover | None = None,
     progress: Callable[[float], None] | None = None,
-) -> Watched:
+) -> ScheduledReport:
     """Simulate as `simulate`, with the schedules that the factory's own scheduler makes.
 
     watches: False: it receives no messages, and its first schedule lasts until a request changes it. work: for one plan
@@ -60,21 +60,21 @@ def simulate_watched(
     world = World(seed=seed, warm_up_s=warm_up_s, conditions=conditions.of(factory.planning))
     scheduler = SimulatedScheduler(factory, profile, catalogue, world.events, policy=policy, work=work)
     with rarely_collecting():
-        floor = Floor(scheduler, factory, Timing(catalogue=catalogue, profile=profile), world)
+        floor = ScheduledFactory(scheduler, factory, Timing(catalogue=catalogue, profile=profile), world)
         if watches:
-            scheduler.watch(floor.server_words, floor.robot_words, floor.lives)
+            scheduler.watch(floor.server_samples, floor.robot_samples, floor.lives)
         if turnover:
             floor.open_to(turnover)
         world.events.run(warm_up_s + seconds, progress)
-        return Watched(floor.report(seconds), scheduler)
+        return ScheduledReport(floor.report(seconds), scheduler)
 
 
-class Floor(Simulation):
+class ScheduledFactory(Simulation):
     """Robots and servers of a factory that follow successive schedules."""
 
     def __init__(self, scheduler: SimulatedScheduler, factory: Factory, timing: Timing, world: World) -> None:
         super().__init__(scheduler.schedules[0], factory, timing, world)
-        self._scheduler, self._figures = scheduler, GuestFigures()
+        self._scheduler, self._figures = scheduler, DynamicRobotFigures()
         self._gone: list[SimulatedRobot] = []
         self._open = False
         """Guests may join."""
@@ -85,7 +85,7 @@ class Floor(Simulation):
     def open_to(self, turnover: Turnover) -> None:
         tasks = [robot.task for robot in self._factory.robots]
         self._open = True
-        Guests(turnover, tasks, self._scheduler, self.world.seed, self._figures, comes=self.join, goes=self.leave)
+        DynamicRobots(turnover, tasks, self._scheduler, self.world.seed, self._figures, comes=self.join, goes=self.leave)
 
     # --- joining and leaving ---
 
@@ -134,7 +134,7 @@ class Floor(Simulation):
             if host is None:
                 host = self._hosts[placement.server] = self._build.host(placement)
                 host.load(self._build.load_s(placement))
-                self.world.events.at(self.world.events.now_s, host.tell_status)
+                self.world.events.at(self.world.events.now_s, host.publish_status)
             elif (host.placement.model, host.placement.batching) == (placement.model, placement.batching):
                 host.follow(placement)
             else:
@@ -151,20 +151,20 @@ class Floor(Simulation):
 
     # --- messages to the scheduler ---
 
-    def server_words(self) -> Iterator[ServerWord]:
+    def server_samples(self) -> Iterator[ServerWord]:
         """Yield the status of all servers.
 
         GPUs that several placements share are included as long as one of these reports, as are servers that no schedule has used
         yet.
         """
-        yield from self._words_of_hosts()
+        yield from self._host_samples()
         used = self._hosts.keys() | {host.placement.gpu for host in self._hosts.values()}
         speaking = {host.placement.gpu for host in self._hosts.values() if host.loads or host.snapshot}
         for name in self._factory.servers:
             if name in speaking or name not in used:
                 yield ServerWord(server=name, state=ServerState.READY if name in speaking else ServerState.LOADING)
 
-    def _words_of_hosts(self) -> Iterator[ServerWord]:
+    def _host_samples(self) -> Iterator[ServerWord]:
         for name, host in self._hosts.items():
             if host.loads:
                 yield ServerWord(server=name, state=ServerState.LOADING, model=host.placement.model)
@@ -184,15 +184,15 @@ class Floor(Simulation):
                     counts=tuple(inference.counts),
                 )
 
-    def robot_words(self) -> Iterator[RobotWord]:
-        return (robot.word() for robot in self._heard())
+    def robot_samples(self) -> Iterator[RobotWord]:
+        return (robot.status_sample() for robot in self._received())
 
     def lives(self) -> Iterator[Word]:
-        return (robot.lives() for robot in self._heard())
+        return (robot.lives() for robot in self._received())
 
-    def _heard(self) -> Iterator[SimulatedRobot]:
+    def _received(self) -> Iterator[SimulatedRobot]:
         now_s = self.world.events.now_s
-        return (robot for robot in self._robots.values() if robot.there and robot.wire.connected(Direction.UP, now_s))
+        return (robot for robot in self._robots.values() if robot.is_present and robot.wire.connected(Direction.UP, now_s))
 
     # --- the end ---
 
@@ -206,7 +206,7 @@ class Floor(Simulation):
         return Visits(
             guests=self._figures,
             schedules=len(self._scheduler.schedules),
-            stays={task: stay_report(robot.stay for robot in everybody if robot.task == task) for task in used},
+            stays={task: chunk_continuity_report(robot.stay for robot in everybody if robot.task == task) for task in used},
         )
 
     def _everybody(self) -> list[SimulatedRobot]:

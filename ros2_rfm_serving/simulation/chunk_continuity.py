@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Stay:
+class ChunkContinuity:
     came_s: float = math.nan
     first_s: float = math.nan
     """Time at which it began to execute its first chunk."""
@@ -37,7 +37,7 @@ class Stay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StayReport:
+class ChunkContinuityReport:
     """Figures of the robots of one task, declared ones and guests."""
 
     robots: int
@@ -52,11 +52,11 @@ class StayReport:
     """Chunks per second of the robot with the fewest; NaN: no robot had two."""
 
 
-def stay_report(stays: Iterable[Stay]) -> StayReport:
+def chunk_continuity_report(stays: Iterable[ChunkContinuity]) -> ChunkContinuityReport:
     came = [stay for stay in stays if not math.isnan(stay.came_s)]
     began = [stay for stay in came if stay.num_chunks]
     rates_hz = [stay.rate_hz for stay in began if stay.num_chunks > 1]
-    return StayReport(
+    return ChunkContinuityReport(
         robots=len(came),
         without=len(came) - len(began),
         longest_start_s=max((stay.first_s - stay.came_s for stay in began), default=math.nan),

@@ -32,7 +32,7 @@ class Turnover:
 
 
 @dataclass(kw_only=True)
-class GuestFigures:
+class DynamicRobotFigures:
     """Counts of dynamic robots."""
 
     at_once: int = 0
@@ -54,7 +54,7 @@ Goes = Callable[[str, bool], None]
 """Called with a robot that leaves, and whether it sends a message."""
 
 
-class Guests:
+class DynamicRobots:
     """Dynamic robots of one factory. `comes` is called as soon as one is admitted, `goes` before its scheduler learns that it left,
     if it does."""
 
@@ -64,7 +64,7 @@ class Guests:
         tasks: Sequence[str],
         scheduler: SimulatedScheduler,
         seed: int,
-        figures: GuestFigures,
+        figures: DynamicRobotFigures,
         *,
         comes: Comes = lambda robot, task: None,
         goes: Goes = lambda robot, goodbye: None,

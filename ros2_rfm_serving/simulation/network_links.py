@@ -23,7 +23,7 @@ class Passage(NamedTuple):
     """Part of that time which the declared network does not include."""
 
 
-class Roads:
+class NetworkLinks:
     """Links of one factory, none until `lay` is called."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Roads:
         more_s = self._waits_s(self._passages.get((task, seat, direction), ()), now_s)
         return tuple([copy._replace(delay_s=max(copy.delay_s - nearer_s, 0.0) + more_s) for copy in copies])
 
-    def told(self, copies: tuple[Delivery, ...], robot: str, server: str) -> tuple[Delivery, ...]:
+    def broadcast(self, copies: tuple[Delivery, ...], robot: str, server: str) -> tuple[Delivery, ...]:
         """Return the copies of a few bytes about a session, in either direction: they use no link capacity, and do not queue."""
         if not self.are_laid:
             return copies

@@ -16,19 +16,19 @@ from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import EngineConfig, ModelServer, RunningBatch, ServerConfig
 from ros2_rfm_serving.server.figures import ServerSnapshot
 from ros2_rfm_serving.server.sessions import SessionKey
-from ros2_rfm_serving.simulation.client import Client
-from ros2_rfm_serving.simulation.gpu import Gpu, SteppedGpu
+from ros2_rfm_serving.simulation.client import SimulatedClient
+from ros2_rfm_serving.simulation.gpu import SimulatedGpu, SteppedGpu
 from ros2_rfm_serving.simulation.wire import AT_ONCE
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import ObservationRequest, Placement, SessionGrant, SessionRequest
 from ros2_rfm_serving.virtual_time.events import source
-from ros2_rfm_serving.virtual_time.rounds import Answers, Rounds
+from ros2_rfm_serving.virtual_time.iterations import Answers, IterationLoop
 
 LOG = logging.getLogger(__name__)
 DOWN = Direction.DOWN
 STATUS_PERIOD_S = 0.5
 """Period of a server's status messages, as in the live nodes."""
-REFETCH_LOOKS = 4
+REFETCH_POLLS = 4
 """Number of checks of waiting requests within the age at which an observation is stale, as in the live nodes."""
 UNLIMITED = 65_535
 """Batch size where only the engine limits it."""
@@ -37,7 +37,7 @@ EPOCHS = 1_000_000
 
 
 @dataclass(slots=True)
-class ServerTally:
+class ServerCounts:
     """Figures of a server after the warm-up."""
 
     busy_s: float = 0.0
@@ -45,7 +45,7 @@ class ServerTally:
     """Latencies from arrival to reply"""
 
 
-def server_config(placement: Placement, settings: ServerSettings, profile_s: tuple[float, ...], gpu: Gpu) -> ServerConfig:
+def server_config(placement: Placement, settings: ServerSettings, profile_s: tuple[float, ...], gpu: SimulatedGpu) -> ServerConfig:
     """Return the configuration of the live server; one that batches continuously accepts all waiting requests."""
     continuous = placement.batching == CONTINUOUS
     return ServerConfig(
@@ -61,18 +61,23 @@ def server_config(placement: Placement, settings: ServerSettings, profile_s: tup
     )
 
 
-class Host:
+class SimulatedServer:
     """Server with one placement. `clients` are the robots by name, and `listeners` receive its status; the factory's builder fills
     both."""
 
     def __init__(
-        self, placement: Placement, settings: ServerSettings, gpus: Sequence[Gpu], world: World, profile_s: tuple[float, ...] = ()
+        self,
+        placement: Placement,
+        settings: ServerSettings,
+        gpus: Sequence[SimulatedGpu],
+        world: World,
+        profile_s: tuple[float, ...] = (),
     ) -> None:
         """Start the server. gpus: its own, and the one for overflow, if any. profile_s: as in `ServerConfig`."""
         self.placement, self.name, self._settings = placement, placement.server, settings
-        self.tally = ServerTally()
-        self.clients: dict[str, Client] = {}
-        self.listeners: list[Client] = []
+        self.tally = ServerCounts()
+        self.clients: dict[str, SimulatedClient] = {}
+        self.listeners: list[SimulatedClient] = []
         self._gpus, self._events, self._traffic, self._warm_up_s = gpus, world.events, world.traffic, world.warm_up_s
         self._roads = world.roads
         if placement.gpu:
@@ -107,12 +112,14 @@ class Host:
         ]
         edge = self._gpus[0]
         server = ModelServer(config, edge.engine, *tiers)
-        self._rounds = Rounds(server.loop, self._events, lambda: edge.spent_s, self) if isinstance(edge, SteppedGpu) else None
+        self._rounds = (
+            IterationLoop(server.loop, self._events, lambda: edge.spent_s, self) if isinstance(edge, SteppedGpu) else None
+        )
         return server
 
     # --- clients ---
 
-    def meet(self, client: Client) -> None:
+    def meet(self, client: SimulatedClient) -> None:
         """Add a robot to the graph; one of the same name is a former instance of it."""
         if (former := self.clients.get(client.name)) is not client:
             if former:
@@ -120,7 +127,7 @@ class Host:
             self.clients[client.name] = client
             self.listeners.append(client)
 
-    def part(self, client: Client) -> None:
+    def part(self, client: SimulatedClient) -> None:
         """Remove a robot from the graph; replies to it may still be on their way."""
         if client in self.listeners:
             self.listeners.remove(client)
@@ -146,7 +153,7 @@ class Host:
             return
         self._serve()
 
-    def open_session(self, client: Client, request: SessionRequest) -> None:
+    def open_session(self, client: SimulatedClient, request: SessionRequest) -> None:
         """Answer a request for a session. A server that is down does not answer."""
         if not self._up:
             return
@@ -157,10 +164,10 @@ class Host:
         except RfmError as error:
             answer = error
         self._traffic.dropped += waiting - self._server.num_waiting
-        for copy in self._roads.told(client.wire.deliveries(DOWN, now_s, reliable=True), client.name, self.name):
+        for copy in self._roads.broadcast(client.wire.deliveries(DOWN, now_s, reliable=True), client.name, self.name):
             self._events.at(now_s + copy.delay_s, client.session_answered, request.component, self.name, answer)
 
-    def reset_episode(self, client: Client, reset: EpisodeReset) -> None:
+    def reset_episode(self, client: SimulatedClient, reset: EpisodeReset) -> None:
         if not self._up:
             return
         now_s, waiting = self._events.now_s, self._server.num_waiting
@@ -170,7 +177,7 @@ class Host:
         except SessionError:
             ok = False
         self._traffic.dropped += waiting - self._server.num_waiting
-        for copy in self._roads.told(client.wire.deliveries(DOWN, now_s, reliable=True), client.name, self.name):
+        for copy in self._roads.broadcast(client.wire.deliveries(DOWN, now_s, reliable=True), client.name, self.name):
             self._events.at(now_s + copy.delay_s, client.episode_reset, reset, ok)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
@@ -180,17 +187,17 @@ class Host:
         self._server.close_session(robot, component, epoch)
         self._traffic.dropped += before - self._server.num_waiting
 
-    def tell_status(self) -> None:
+    def publish_status(self) -> None:
         """Publish the status periodically. A server that is down publishes none."""
         now_s = self._events.now_s
-        self._events.at(now_s + STATUS_PERIOD_S, self.tell_status)
+        self._events.at(now_s + STATUS_PERIOD_S, self.publish_status)
         if self._up:
-            self._tell(now_s)
+            self._publish(now_s)
 
-    def _tell(self, now_s: float) -> None:
+    def _publish(self, now_s: float) -> None:
         for client in self.listeners:
             if client.wire.connected(DOWN, now_s):
-                client.server_seen(self.name)
+                client.on_server_status(self.name)
 
     @property
     def snapshot(self) -> ServerSnapshot | None:
@@ -214,7 +221,7 @@ class Host:
             if self._up:
                 self._server.resize(size, placement.max_sessions)
 
-    def become(self, placement: Placement, gpus: Sequence[Gpu], profile_s: tuple[float, ...], load_s: float) -> None:
+    def become(self, placement: Placement, gpus: Sequence[SimulatedGpu], profile_s: tuple[float, ...], load_s: float) -> None:
         """Load another model. Robots that still use this server get no answer meanwhile."""
         crashed = not self._up and not self.loads
         self.crash(math.inf)
@@ -245,7 +252,7 @@ class Host:
         self._traffic.dropped += self.num_held
         self._traffic.dropped += self._server.snapshot(self._events.now_s).superseded
         self._count_busy()
-        self._say_problems()
+        self._report_problems()
         self._up = False
         self._in_progress.clear()
         self._num_own = 0
@@ -261,7 +268,7 @@ class Host:
         self._lives += 1
         self._up = True
         self._server.declare(self._rates_hz)
-        self._tell(self._events.now_s)
+        self._publish(self._events.now_s)
 
     # --- serving ---
 
@@ -277,7 +284,7 @@ class Host:
         looks_s = server.loop.poll_at_s
         if now_s < looks_s < math.inf and looks_s != self._looks_s:
             self._looks_s = looks_s
-            self._events.at(looks_s, self._look_again, looks_s)
+            self._events.at(looks_s, self._poll, looks_s)
 
     def begun(self, work: RunningBatch) -> None:
         if not work.queue_index and not self._num_own:
@@ -288,7 +295,7 @@ class Host:
     def over(self) -> None:
         self._serve()
 
-    def _look_again(self, time_s: float) -> None:
+    def _poll(self, time_s: float) -> None:
         """Serve again, unless a newer plan replaced this one."""
         if time_s == self._looks_s and self._up:
             self._looks_s = math.inf
@@ -297,11 +304,11 @@ class Host:
     def _refetch(self) -> None:
         """Request newer observations periodically in place of those that will be stale when they are used."""
         now_s = self._events.now_s
-        self._events.at(now_s + self._config.refetch_after_s / REFETCH_LOOKS, self._refetch)
+        self._events.at(now_s + self._config.refetch_after_s / REFETCH_POLLS, self._refetch)
         for request in self._server.refetches(now_s) if self._up else ():
             client = self.clients[request.robot]
-            for copy in self._roads.told(client.wire.deliveries(DOWN, now_s), client.name, self.name):
-                self._events.soon(copy.delay_s, client.ask_again, request)
+            for copy in self._roads.broadcast(client.wire.deliveries(DOWN, now_s), client.name, self.name):
+                self._events.soon(copy.delay_s, client.request_refetch, request)
 
     def _return(self, work: RunningBatch, answers: Answers) -> None:
         """Add the way there and back of a request that overflowed."""
@@ -347,9 +354,9 @@ class Host:
         if self._up:
             self._traffic.dropped += self._server.snapshot(self._events.now_s).superseded
             self._server.check_integrity()
-            self._say_problems()
+            self._report_problems()
 
-    def _say_problems(self) -> None:
+    def _report_problems(self) -> None:
         """Log the problems of foreign code, whose requests other code has decided about."""
         refused = self._server.snapshot(self._events.now_s).refused
         for kind, problem in dict(self._server.problems).items():

@@ -12,7 +12,7 @@ from ros2_rfm_serving.virtual_time.events import Events
 Answers = Sequence[EngineReply | None]
 
 
-class Body(Protocol):
+class IterationDriver(Protocol):
     """Owner of the server, which is called as work begins and ends."""
 
     def begun(self, work: RunningBatch) -> None: ...
@@ -21,14 +21,14 @@ class Body(Protocol):
         """Process the end of a round, after which new work may begin."""
 
 
-class Rounds:
+class IterationLoop:
     """Rounds of a server between its start and its stop.
 
     A round is that of `EngineLoop.round`: new work is perceived, then the slots in flight advance by one step; or a whole batch
     runs.
     """
 
-    def __init__(self, loop: EngineLoop, events: Events, engine_s: Callable[[], float], body: Body) -> None:
+    def __init__(self, loop: EngineLoop, events: Events, engine_s: Callable[[], float], body: IterationDriver) -> None:
         """Connect the parts. engine_s: total time of the engine's calls until now; or any clock, for a real engine."""
         self._loop, self._events, self._engine_s, self._body = loop, events, engine_s, body
         self._busy = self._stopped = False
