@@ -95,7 +95,7 @@ def _compare(inputs: Inputs, rate_control: bool | None, work: float | None, arri
 
 def _explain(solution: Solution, inputs: Inputs, robot: str, json: bool) -> None:
     from ros2_rfm_serving.scheduler import fleet_of
-    from ros2_rfm_serving.scheduler.choices import choices
+    from ros2_rfm_serving.scheduler.explain_route import choices
 
     fleet = fleet_of(inputs.factory, solution, inputs.factory.robots, inputs.profile, inputs.catalogue, epoch=1)
     found = choices(fleet, robot)

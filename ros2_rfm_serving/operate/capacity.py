@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.operate.inputs import Inputs
 from ros2_rfm_serving.scheduler import Solution, plan_factory
-from ros2_rfm_serving.scheduler.sizing import MOST, ModelLoad, Required, Search, demanding, model_loads, reached
+from ros2_rfm_serving.scheduler.sizing import MOST, ModelLoad, Required, ThresholdSearch, demanding, model_loads, reached
 from ros2_rfm_serving.simulation.trial import virtual_time_trial
 
 Say = Callable[[str], None]
@@ -88,7 +88,7 @@ class Question:
             say(f"{number} {of}")
             return reached(self.solve(demanding(sized(number), self.required)), self.required)
 
-        search = Search(holds, *limits, rising=of == "servers")
+        search = ThresholdSearch(holds, *limits, rising=of == "servers")
         search.run(declared)
         monotone = search.monotone(search.best())
         found = search.best()
@@ -112,4 +112,4 @@ class Question:
             return sum(servers_of(load) for load in self.loads(factory.with_num_robots(number))) <= available
 
         least = len(factory.robot_fleet)
-        return Search(holds, least, MOST["robots"], rising=False).run(len(factory.robots)) or math.nan
+        return ThresholdSearch(holds, least, MOST["robots"], rising=False).run(len(factory.robots)) or math.nan

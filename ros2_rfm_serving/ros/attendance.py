@@ -18,9 +18,9 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import STALE, UNPROVEN, Hearer
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
-from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Roster, Word
-from ros2_rfm_serving.scheduler.named import shortened
-from ros2_rfm_serving.scheduler.strangers import Strangers
+from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, RobotClaim, RobotRegistry, ScheduleManager
+from ros2_rfm_serving.scheduler.name_lists import shortened
+from ros2_rfm_serving.scheduler.unregistered_robots import UnregisteredRobots
 from ros2_rfm_serving.types import AdmissionRecord
 
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
@@ -35,7 +35,7 @@ NAMED = 20
 class Attendance:
     """Liveness monitor of dynamic robots. It polls twice a second and makes the schedule follow what it finds."""
 
-    def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: InForce, identity: int) -> None:
+    def __init__(self, node: Node, names: qos.Names, roster: RobotRegistry, fleet: ScheduleManager, identity: int) -> None:
         """Start polling. identity: number of this scheduler.
         Raises: `ConfigurationError` when the certificate of this process cannot be used."""
         self._node, self._names, self._roster, self._fleet, self._identity = node, names, roster, fleet, identity
@@ -43,7 +43,7 @@ class Attendance:
         self._present: set[str] = set()
         self._heard: dict[str, Any] = {}
         """Robot -> the subscription to its status."""
-        self._strangers, self._said_strangers = Strangers(), False
+        self._strangers, self._said_strangers = UnregisteredRobots(), False
         self._looked_s, self._look_around_s = clock(), -math.inf
         """Time at which the graph is searched again."""
         self._ended, self._ended_s = "", 0.0
@@ -151,7 +151,7 @@ class Attendance:
         admission = AdmissionRecord(scheduler=status.admitted_by, task=status.admitted_task)
         if not self._hearer.is_of_now(status, self._identity):
             self._untimely += 1
-            self._roster.hear_elsewhere(Word(robot=robot, follows=status.scheduler, admission=admission))
+            self._roster.hear_elsewhere(RobotClaim(robot=robot, follows=status.scheduler, admission=admission))
             return
         task, known = status.admitted_task, robot in self._roster.tasks
         if task and task not in tasks:
@@ -161,7 +161,7 @@ class Attendance:
             )
             task = ""
         self._roster.hear(
-            Word(robot=robot, follows=status.scheduler, admission=AdmissionRecord(scheduler=status.admitted_by, task=task))
+            RobotClaim(robot=robot, follows=status.scheduler, admission=AdmissionRecord(scheduler=status.admitted_by, task=task))
         )
         if not known and robot in self._roster.tasks:
             self._again[robot] = None

@@ -18,8 +18,8 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.ros.node.process import PR_SET_PDEATHSIG
-from ros2_rfm_serving.scheduler import PlanOrder, Rooms, answered
-from ros2_rfm_serving.scheduler.planned import Doing
+from ros2_rfm_serving.scheduler import AdmissionOffers, PlanJob, answered
+from ros2_rfm_serving.scheduler.plan_job import ExpectedActions
 from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
@@ -28,7 +28,7 @@ NICENESS = 5
 
 
 class Job(NamedTuple):
-    order: PlanOrder
+    order: PlanJob
     profile: Profile
     catalogue: Catalogue
 
@@ -39,7 +39,7 @@ class Made(NamedTuple):
     complete: bool
     holds: bool
     """Every promise is known to hold."""
-    doing: Doing | None
+    doing: ExpectedActions | None
 
 
 class Refused(NamedTuple):
@@ -61,13 +61,13 @@ def main() -> None:
         connection.send(_done(job))
 
 
-def _done(job: Job) -> Made | Rooms | Refused:
+def _done(job: Job) -> Made | AdmissionOffers | Refused:
     try:
         planned = answered(job.order, job.profile, job.catalogue, trial=virtual_time_trial(job.catalogue, job.profile))
     except RfmError as error:
         return Refused(error.code, str(error))
     except Exception:
         return Refused(0, traceback.format_exc())
-    if isinstance(planned, Rooms):
+    if isinstance(planned, AdmissionOffers):
         return planned
     return Made(planned.fleet.schedule, planned.work, planned.complete, bool(planned.fleet.held), planned.doing)

@@ -21,7 +21,17 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
-from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Rooms, plan, rebuilt, resumed, without_automatic
+from ros2_rfm_serving.scheduler import (
+    AdmissionOffers,
+    PlanJob,
+    PlanResult,
+    ScheduleManager,
+    TelemetryController,
+    plan,
+    rebuilt,
+    resumed,
+    without_automatic,
+)
 from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
@@ -69,14 +79,14 @@ class Planner:
         """Load the profiles. Raises: `RfmError` for profiles that cannot be used."""
         self._profile, self._catalogue, self._log = load_profiles(profiles), Catalogue.load(profiles / "models.yaml"), log
         self._worker: _Worker | None = None
-        self._running: PlanOrder | None = None
+        self._running: PlanJob | None = None
         self._began_s = 0.0
         self._worked: list[str] = []
         self._worked_s = 0.0
         """CPU ticks of the process, and the time at which they last rose."""
         self._dispatch_reason = ""
         """Reason for the dispatch policy with which servers were started; empty: it was declared."""
-        self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | Rooms | RfmError]] = queue.SimpleQueue()
+        self._made: queue.SimpleQueue[tuple[PlanJob, PlanResult | AdmissionOffers | RfmError]] = queue.SimpleQueue()
 
     def decided(self, factory: Factory) -> Factory:
         """Return the factory with `auto` replaced by a dispatch policy, as when its servers were started. Raises: `RfmError`."""
@@ -91,11 +101,11 @@ class Planner:
         names = ", ".join(sorted(set(factory.dispatch.values())))
         return {"dispatch": names, "dispatch_reason": self._dispatch_reason or "the descriptor declares it"}
 
-    def lookout(self, fleet: InForce) -> Lookout:
+    def lookout(self, fleet: ScheduleManager) -> TelemetryController:
         """Return the monitor of the fleet, with the same profiles."""
-        return Lookout(fleet, self._profile, self._catalogue)
+        return TelemetryController(fleet, self._profile, self._catalogue)
 
-    def at_once(self, order: PlanOrder, found: Schedule | None) -> Planned:
+    def at_once(self, order: PlanJob, found: Schedule | None) -> PlanResult:
         """Plan synchronously, before anything runs. found: active schedule of a predecessor. Raises: `RfmError`."""
         if found is None:
             return plan(order, self._profile, self._catalogue, trial=virtual_time_trial(self._catalogue, self._profile))
@@ -103,7 +113,7 @@ class Planner:
         self._log.info(words)
         return made
 
-    def look(self, fleet: InForce) -> None:
+    def look(self, fleet: ScheduleManager) -> None:
         """Hand over a finished plan, and begin the one that is wanted; a plan that is no longer wanted delays no needed one."""
         while not self._made.empty():
             order, made = self._made.get()
@@ -141,7 +151,7 @@ class Planner:
             return f"the planner's process has done nothing for {LONGEST_STILL_S:g} s"
         return f"no plan after {LONGEST_PLAN_S:g} s" if now_s - self._began_s > LONGEST_PLAN_S else ""
 
-    def _begin(self, order: PlanOrder) -> None:
+    def _begin(self, order: PlanJob) -> None:
         self._running, self._began_s = order, clock()
         self._worked_s = self._began_s
         try:
@@ -151,23 +161,23 @@ class Planner:
             return
         threading.Thread(target=self._converse, args=(self._worker, order), name="planner", daemon=True).start()
 
-    def _converse(self, worker: _Worker, order: PlanOrder) -> None:
+    def _converse(self, worker: _Worker, order: PlanJob) -> None:
         """Send an order and receive its answer; runs on a thread of its own."""
         try:
             worker.connection.send(Job(order, self._profile, self._catalogue))
             answer = worker.connection.recv()
-            made = answer if isinstance(answer, Rooms) else self._made_of(order, answer)
+            made = answer if isinstance(answer, AdmissionOffers) else self._made_of(order, answer)
         except (EOFError, OSError):
             made = PlannerError(f"the planner's process ended ({worker.process.poll()}): ask again")
         except Exception as error:
             made = PlannerError(f"the planner failed: {error!r}")
         self._made.put((order, made))
 
-    def _made_of(self, order: PlanOrder, made: Made | Refused) -> Planned | RfmError:
+    def _made_of(self, order: PlanJob, made: Made | Refused) -> PlanResult | RfmError:
         if isinstance(made, Refused):
             return self._refused(made)
         fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue, order.seen, holds=made.holds)
-        return Planned(
+        return PlanResult(
             fleet, order.factory, order.previous, order.policy, made.work, order.seen, made.complete, order.effort, made.doing
         )
 

@@ -1,11 +1,11 @@
 """Publishes the schedule; admits, releases and replans on request. It is never on the path of an inference request.
 
-`scheduler/in_force.py` decides which robots are served where. This node passes it requests and liveness, and publishes its
+`scheduler/schedule_manager.py` decides which robots are served where. This node passes it requests and liveness, and publishes its
 decisions. A separate process plans whole factories (`planner.py`), so that everything else continues meanwhile.
 
-The `Roster` keeps the admitted robots and receives their statuses: a robot that falls silent is released, and a restarted scheduler
-finds the robots that its predecessor admitted. Servers still have the predecessor's schedule (`predecessor.py`): where it holds it
-stays active, and nothing moves.
+The `RobotRegistry` keeps the admitted robots and receives their statuses: a robot that falls silent is released, and a restarted
+scheduler finds the robots that its predecessor admitted. Servers still have the predecessor's schedule (`predecessor.py`): where it
+holds it stays active, and nothing moves.
 """
 
 from __future__ import annotations
@@ -39,9 +39,17 @@ from ros2_rfm_serving.ros.planner import Planner
 from ros2_rfm_serving.ros.predecessor import found_in_force
 from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster, Seen
+from ros2_rfm_serving.scheduler import (
+    DEFAULT_LEASE_S,
+    POLICIES,
+    FactoryEstimates,
+    PlanJob,
+    RobotRegistry,
+    ScheduleManager,
+    SchedulerCommand,
+)
 from ros2_rfm_serving.scheduler.automatic import decided_as
-from ros2_rfm_serving.scheduler.standing import SAID
+from ros2_rfm_serving.scheduler.schedule_state import SAID
 from ros2_rfm_serving.security.members import askers
 from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S
@@ -91,17 +99,17 @@ class SchedulerNode(Node):
         self._prover = prover_of_process()
         self._speaker = ScheduleSpeaker(self._prover)
         self._followers, self._routes = Followers(self, names, self._identity), convert.Routes()
-        self._roster = Roster(self._identity, values.number("lease_s"))
+        self._roster = RobotRegistry(self._identity, values.number("lease_s"))
         profiles = Path(folder) if folder else share() / "config" / "profiles"
         self._planner = Planner(profiles, self.get_logger())
         self._audit = AuditTopic(self, "scheduler", names.audit).open()
         self._book = Book(self._audit.journal, profiles, clock, self._identity)
         factory = self._planner.decided(load_factory(Path(file)))
         left = found_in_force(names, factory.servers, values.number("look_around_s"), self.get_logger())
-        seen = Seen(lost=left.missing)
-        order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy"), seen=seen)
+        seen = FactoryEstimates(lost=left.missing)
+        order = PlanJob(factory=factory, robots=tuple(factory.robots), policy=values.text("policy"), seen=seen)
         first = self._planner.at_once(order, left.schedule)
-        self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
+        self._fleet = ScheduleManager(first, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet, self._identity)
         lookout = self._planner.lookout(self._fleet)
         self._watching = Watching(self, names, self._fleet, lookout, self._identity, self._followers.hear_server, self._hears)
@@ -175,7 +183,7 @@ class SchedulerNode(Node):
     # --- services: answered when the servers follow, or not ---
 
     async def _admit(self, request: Any, response: Any) -> Any:
-        def admit() -> Order:
+        def admit() -> SchedulerCommand:
             convert.check_name("robot", request.robot)
             return self._fleet.admit(request.robot, request.task)
 
@@ -188,13 +196,13 @@ class SchedulerNode(Node):
     async def _replan(self, request: Any, response: Any) -> Any:
         given = request.factory_file
 
-        def replan() -> Order:
+        def replan() -> SchedulerCommand:
             declared = load_factory(Path(given or self._fleet.factory.file))
             return self._fleet.replan(decided_as(declared, self._fleet.factory), declared_anew=bool(given))
 
         return await self._answer(request, response, replan, f"replan {Path(given).name}".strip())
 
-    async def _answer(self, request: Any, response: Any, ask: Callable[[], Order], what: str) -> Any:
+    async def _answer(self, request: Any, response: Any, ask: Callable[[], SchedulerCommand], what: str) -> Any:
         try:
             self._check(request)
         except UnprovenError as error:
@@ -224,7 +232,7 @@ class SchedulerNode(Node):
             self.get_logger().warning(f"{what[:200]}: {error}", throttle_duration_sec=UNPROVEN_SAID_S)
         self._refused(response, error.code, str(error))
 
-    async def _answered(self, response: Any, ask: Callable[[], Order]) -> Any:
+    async def _answered(self, response: Any, ask: Callable[[], SchedulerCommand]) -> Any:
         """Fulfil a request and wait until the schedule is active: once published, another scheduler's may still be followed."""
         try:
             epoch = await self._decided(order := ask())
@@ -235,7 +243,7 @@ class SchedulerNode(Node):
         response.success, response.schedule_epoch, response.error_msg = True, epoch, order.note
         return response
 
-    async def _decided(self, order: Order) -> int:
+    async def _decided(self, order: SchedulerCommand) -> int:
         """Return the epoch that fulfils the order. Raises: `RfmError`."""
         if order.answer is None:
             decided = Awaited(executor=self.executor)

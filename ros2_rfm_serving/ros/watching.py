@@ -20,9 +20,17 @@ from ros2_rfm_serving.ros.node.said import STALE, UNPROVEN, Hearer
 from ros2_rfm_serving.ros.node.scheduled import Processes
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
-from ros2_rfm_serving.scheduler import InForce, Lookout
-from ros2_rfm_serving.scheduler.named import shortened
-from ros2_rfm_serving.scheduler.watch import CONFIDENCE, LOOK_PERIOD_S, SAMPLE, Asked, Kept, RobotWord, ServerWord
+from ros2_rfm_serving.scheduler import ScheduleManager, TelemetryController
+from ros2_rfm_serving.scheduler.estimation import (
+    CONFIDENCE,
+    LOOK_PERIOD_S,
+    SAMPLE,
+    ComponentTotals,
+    RobotStatusSample,
+    ServerStatusSample,
+    SloCounts,
+)
+from ros2_rfm_serving.scheduler.name_lists import shortened
 from ros2_rfm_serving.types import SYSTEM1, RobotState, ServerState, TaskPhase
 
 SERVER_LEAF = "status"
@@ -41,8 +49,8 @@ class Watching:
         self,
         node: Node,
         names: qos.Names,
-        fleet: InForce,
-        lookout: Lookout,
+        fleet: ScheduleManager,
+        lookout: TelemetryController,
         identity: int,
         heard: Callable[[str, Any], object],
         processes: Callable[[list[int]], object],
@@ -224,11 +232,11 @@ def _late(some: StragglerConfig) -> str:
     return f"{100 * some.share:.2g} % x {some.factor:g}"
 
 
-def server_word(server: str, status: Any, scheduler: int) -> ServerWord:
+def server_word(server: str, status: Any, scheduler: int) -> ServerStatusSample:
     """Return the monitor's sample of a server status. scheduler: identity of the receiving scheduler."""
     told = {histogram.name: histogram for histogram in status.histograms}
     inference, wait = told.get("inference_s"), told.get("queue_wait_s")
-    return ServerWord(
+    return ServerStatusSample(
         server=server,
         state=ServerState(status.state),
         model=status.model,
@@ -245,18 +253,18 @@ def server_word(server: str, status: Any, scheduler: int) -> ServerWord:
     )
 
 
-def robot_word(robot: str, task: str, status: Any) -> RobotWord:
+def robot_word(robot: str, task: str, status: Any) -> RobotStatusSample:
     """Return the monitor's sample of a robot status. task: class for which the robot is served."""
     trips = {h.component: h for h in status.histograms if h.name == "round_trip_s"}
     horizon = next((h for h in status.histograms if h.name == "horizon_s"), None)
-    return RobotWord(
+    return RobotStatusSample(
         robot=robot,
         task=task,
         server=status.server,
         streams=status.state == RobotState.STREAMING and status.phase == TaskPhase.EXECUTING,
-        asked={component: Asked(sum(int(count) for count in h.counts), h.sum) for component, h in trips.items()},
+        asked={component: ComponentTotals(sum(int(count) for count in h.counts), h.sum) for component, h in trips.items()},
         horizons=sum(int(count) for count in horizon.counts) if horizon else 0,
         horizons_s=horizon.sum if horizon else 0.0,
         round_trip_p99_s=status.round_trip_p99_s,
-        kept={part.component: Kept(part.in_time, part.late) for part in status.components},
+        kept={part.component: SloCounts(part.in_time, part.late) for part in status.components},
     )

@@ -14,13 +14,13 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
-from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.links import Pledge
+from ros2_rfm_serving.scheduler.link_load import LinkBudget
+from ros2_rfm_serving.scheduler.prediction.closed_loop import BUSIEST
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.own_queues import BUSIEST
 from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
-from ros2_rfm_serving.scheduler.queues import Kind, Queues
+from ros2_rfm_serving.scheduler.queues import Queues, RobotKind
+from ros2_rfm_serving.scheduler.server_load import ServerLoad
+from ros2_rfm_serving.scheduler.standby_compatibility import has_rows, stands_in
 
 FAIR_SHARE = 0.5
 """Fraction of the class's planned action rate that an admitted robot gets at least; for less, the factory is planned anew."""
@@ -31,7 +31,7 @@ LOOKS, CLOSER = 6, 3
 """Queue evaluations per admission, 10 to 20 ms each while all requests wait; and those between a kept and a missed rate."""
 ROUNDING = 1e-9
 
-Seats = Mapping[int, Host]
+Seats = Mapping[int, ServerLoad]
 """Index of a demand -> its server."""
 Extra = Mapping[str, float]
 """Server -> requests/s of the new robot."""
@@ -42,17 +42,17 @@ def owed_hz(task: TaskClass, planned_hz: float) -> float:
     return max(task.floor_hz, FAIR_SHARE * planned_hz)
 
 
-class Admission:
+class AdmissionDecision:
     """Admission of one robot of a task."""
 
     def __init__(
         self,
         task: TaskClass,
         classes: Sequence[TaskClass],
-        hosts: Mapping[str, Host],
+        hosts: Mapping[str, ServerLoad],
         curves: Curves,
         planned_hz: float,
-        pledge: Pledge | None = None,
+        pledge: LinkBudget | None = None,
         beyond: Collection[str] = (),
     ) -> None:
         """planned_hz: action rate of the class in the plan; 0: the plan has no robot of it. pledge: link budget; None: no links.
@@ -63,9 +63,9 @@ class Admission:
         self._demands = [demand for one in classes for demand in one.demands]
         self.looked = 0
         """Queue evaluations so far."""
-        self._covered: dict[str, list[Host]] = defaultdict(list)
+        self._covered: dict[str, list[ServerLoad]] = defaultdict(list)
         """Server -> servers that it is the standby of."""
-        self._used: dict[int, list[Host]] = defaultdict(list)
+        self._used: dict[int, list[ServerLoad]] = defaultdict(list)
         """Index of a demand -> servers of the robots with that demand."""
         for host in hosts.values():
             if host.sessions:
@@ -74,7 +74,7 @@ class Admission:
                 self._used[index].append(host)
         self.least_hz = max(owed_hz(task, planned_hz), STANDSTILL * task.max_rate_hz)
 
-    def best(self, queues: Queues, looks: int = LOOKS) -> tuple[dict[int, Host], float, float]:
+    def best(self, queues: Queues, looks: int = LOOKS) -> tuple[dict[int, ServerLoad], float, float]:
         """Return (seats, cap, prediction) with which queues keep every SLO too, after at most `looks` queue evaluations. Where the
         server with the most free capacity misses an SLO, one with other robots is tried. Raises: `ScheduleError`.
         """
@@ -102,9 +102,9 @@ class Admission:
             )
         raise refused
 
-    def seats(self, avoided: Collection[Hashable] = ()) -> dict[int, Host]:
+    def seats(self, avoided: Collection[Hashable] = ()) -> dict[int, ServerLoad]:
         """Assign each demand to the server with the most free capacity beside those before. Raises: `ScheduleError`."""
-        seats: dict[int, Host] = {}
+        seats: dict[int, ServerLoad] = {}
         for demand in sorted(self._task.demands, key=lambda d: d.goal_coupled):
             options = [h for h in self._hosts.values() if h.placement.model == demand.model and h.takes_robots]
             options = [h for h in options if _sort(h) not in avoided] if avoided else options
@@ -157,7 +157,7 @@ class Admission:
         told_hz = math.floor(100 * lower._reached_hz(seats, cap_hz)) / 100
         return f"it could have {told_hz:.2f} actions/s on {where}, and {self.least_hz:.2f} are owed to it"
 
-    def _is_judged(self, seats: Seats, host: Host, queues: Queues) -> bool:
+    def _is_judged(self, seats: Seats, host: ServerLoad, queues: Queues) -> bool:
         return queues.judges(host.placement.server) and all(d.for_actions for d in self._here(seats, (host,)))
 
     def _kept_hz(self, seats: Seats, servers: Collection[str], most_hz: float, queues: Queues, looks: int) -> tuple[float, int]:
@@ -170,7 +170,7 @@ class Admission:
         asked_hz = [most_hz, self.least_hz] if self.least_hz < most_hz else [most_hz]
         while looked < min(looks, len(asked_hz) + CLOSER):
             hz = asked_hz[looked] if looked < len(asked_hz) and not low_hz else (low_hz + high_hz) / 2
-            kind = Kind(self._task.name, where, hz, self._reached_hz(seats, hz))
+            kind = RobotKind(self._task.name, where, hz, self._reached_hz(seats, hz))
             looked += 1
             if queues.kept(servers, kind) >= set(servers):
                 if hz == most_hz:
@@ -185,7 +185,7 @@ class Admission:
         extra = self._extra_hz(seats, cap_hz)
         return min(cap_hz, self._task.closed_loop_hz({d.index: self._mean_s(seats[d.index], extra) for d in self._task.coupled}))
 
-    def _worth(self, seats: Seats, host: Host) -> tuple[bool, float]:
+    def _worth(self, seats: Seats, host: ServerLoad) -> tuple[bool, float]:
         """Return the rank of a server for its demand."""
         return self._is_carried(seats), self._room_hz(seats, host)
 
@@ -221,11 +221,11 @@ class Admission:
         rooms = all(room_hz >= 0 for host in seats.values() for room_hz in self._rooms_hz(seats, extra, host))
         return rooms and all(self._keeps_floor(task, seats, extra) for task in self._classes if task.floor_hz)
 
-    def _room_hz(self, seats: Seats, host: Host) -> float:
+    def _room_hz(self, seats: Seats, host: ServerLoad) -> float:
         """Return the free capacity of a server and its standbys in requests/s, beside these demands at their owed rates."""
         return min(self._rooms_hz(seats, self._extra_hz(seats, self.least_hz), host))
 
-    def _rooms_hz(self, seats: Seats, extra: Extra, host: Host) -> Iterator[float]:
+    def _rooms_hz(self, seats: Seats, extra: Extra, host: ServerLoad) -> Iterator[float]:
         yield self._left_hz(seats, extra, host, (host,))
         standby = self._hosts.get(host.standby)
         if standby and not stands_in(standby.config, host.config, idle=not standby.sessions and host.standby not in extra):
@@ -233,7 +233,7 @@ class Admission:
         for other in self._covered.get(host.placement.server, ()):
             yield self._left_hz(seats, extra, host, (host, other))
 
-    def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
+    def _left_hz(self, seats: Seats, extra: Extra, on: ServerLoad, loads: tuple[ServerLoad, ...]) -> float:
         """Return the capacity that is left on one server with all of these loads, in requests/s."""
         here = self._here(seats, loads)
         rows = sum(host.frame_rows(self._demands) for host in loads) + sum(d.rows for d in here)
@@ -244,7 +244,7 @@ class Admission:
         most_hz = BUSIEST * self._curves.max_rate_hz(on.config) if beyond else on.capacity_hz(slos, self._curves)
         return most_hz - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)
 
-    def _here(self, seats: Seats, hosts: tuple[Host, ...]) -> list[Demand]:
+    def _here(self, seats: Seats, hosts: tuple[ServerLoad, ...]) -> list[Demand]:
         return [d for d in self._task.demands if seats.get(d.index) in hosts]
 
     def _extra_hz(self, seats: Seats, rate_hz: float) -> Extra:
@@ -263,10 +263,10 @@ class Admission:
         latency = {index: max((self._mean_s(h, extra) for h in hosts), default=0.0) for index, hosts in used.items()}
         return task.closed_loop_hz(latency) >= task.floor_hz * (1 - ROUNDING)
 
-    def _mean_s(self, host: Host, extra: Extra) -> float:
+    def _mean_s(self, host: ServerLoad, extra: Extra) -> float:
         return host.mean_s(extra.get(host.placement.server, 0.0), self._curves)
 
 
-def _sort(host: Host) -> Hashable:
+def _sort(host: ServerLoad) -> Hashable:
     """Return a key that is equal for servers with the same configuration and the same robots."""
     return host.config, host.load_hz, frozenset(host.demands.items())

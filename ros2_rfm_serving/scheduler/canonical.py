@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
-from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates
+from ros2_rfm_serving.scheduler.problem import Demand, PlanningProblem, TaskClass
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -20,7 +20,7 @@ Kind = tuple[str, float, str]
 """GPU type as solvers have it, round trip to its host in s, and a description of that host."""
 
 
-def ordered(problem: Problem, factory: Factory) -> Problem:
+def ordered(problem: PlanningProblem, factory: Factory) -> PlanningProblem:
     """Return the same problem with its classes and servers in canonical order; `listed` keeps the order of the descriptor."""
     asked = [(task, demand) for task in problem.classes for demand in task.demands]
     kinds = kinds_of(factory, problem.servers)
@@ -58,7 +58,7 @@ def _content_of(demand: Demand) -> str:
     return repr(replace(demand, component="", index=0, task=0))
 
 
-def ordered_servers(factory: Factory, seen: Seen) -> dict[str, str]:
+def ordered_servers(factory: Factory, seen: FactoryEstimates) -> dict[str, str]:
     """Return server -> GPU type as solvers have it, of living servers: equal ones are adjacent, in the order of the descriptor."""
     types = seen.types(factory.gpu_types)
     kinds = kinds_of(factory, types)
@@ -73,7 +73,7 @@ def kinds_of(factory: Factory, types: Mapping[str, str]) -> dict[str, Kind]:
     return {server: (gpu, trips_s.get(server, 0.0), declared.get(hosts.get(server, ""), "")) for server, gpu in types.items()}
 
 
-def shown(problem: Problem, solution: Solution) -> Solution:
+def shown(problem: PlanningProblem, solution: Solution) -> Solution:
     """Return the solution with tasks, servers and streams in the order of the descriptor."""
     place = {asked: i for i, asked in enumerate(problem.listed)}
     tasks = dict.fromkeys(name for name, _ in problem.listed if name in solution.tasks)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.planned import Doing, Planned
+from ros2_rfm_serving.scheduler.active_fleet import ActiveFleet
+from ros2_rfm_serving.scheduler.degraded_mode import bare
+from ros2_rfm_serving.scheduler.plan_job import ExpectedActions, PlanResult
 from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
-from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, MOVE_S
-from ros2_rfm_serving.scheduler.repair import bare
+from ros2_rfm_serving.scheduler.prediction.placement_matching import HORIZON_S, MIN_GAIN, MOVE_S
 from ros2_rfm_serving.types import SYSTEM1, Schedule
 
 
@@ -31,7 +31,9 @@ class Migration:
         return self.gained_actions > self.lost_actions
 
 
-def migration(fleet: Fleet, other: Schedule, doing: Doing | None = None, *, horizon_s: float = HORIZON_S) -> Migration:
+def migration(
+    fleet: ActiveFleet, other: Schedule, doing: ExpectedActions | None = None, *, horizon_s: float = HORIZON_S
+) -> Migration:
     """Return the cost and gain of a change to `other`, which was planned for the same robots."""
     old = {p.server: p for p in fleet.schedule.placements}
     moved = tuple(p for p in other.placements if p.server not in old or old[p.server].model != p.model)
@@ -53,7 +55,7 @@ def migration(fleet: Fleet, other: Schedule, doing: Doing | None = None, *, hori
     )
 
 
-def gives_up(fleet: Fleet, planned: Fleet, doing: Doing | None = None) -> bool:
+def gives_up(fleet: ActiveFleet, planned: ActiveFleet, doing: ExpectedActions | None = None) -> bool:
     """Return whether a plan for the same robots achieves less than the active schedule and covers the loss of no more servers.
     doing: simulated throughputs, where queues of robots decide."""
     if fleet.schedule.policy != planned.schedule.policy or dict(fleet.tasks) != dict(planned.tasks):
@@ -62,7 +64,7 @@ def gives_up(fleet: Fleet, planned: Fleet, doing: Doing | None = None) -> bool:
     return then_hz < (1.0 - least) * now_hz and len(bare(planned)) >= len(bare(fleet))
 
 
-def covers_again(fleet: Fleet, planned: Planned, move: Migration) -> bool:
+def covers_again(fleet: ActiveFleet, planned: PlanResult, move: Migration) -> bool:
     """Return whether a plan for the same robots covers the loss of more servers, and costs until the horizon no more actions than
     reserved standbys give up anyway, or than predictions can distinguish."""
     if dict(fleet.tasks) != dict(planned.fleet.tasks) or len(bare(planned.fleet)) >= len(bare(fleet)):
@@ -72,7 +74,7 @@ def covers_again(fleet: Fleet, planned: Planned, move: Migration) -> bool:
     return (now_hz - then_hz) * HORIZON_S + move.lost_actions <= max(least, reserved) * now_hz * HORIZON_S
 
 
-def _doing(fleet: Fleet, other: Schedule, doing: Doing | None) -> tuple[float, float, float]:
+def _doing(fleet: ActiveFleet, other: Schedule, doing: ExpectedActions | None) -> tuple[float, float, float]:
     """Return the objectives of both, and the relative difference below which they are equal: a fairer plan, for which another class
     gives up actions, is better if the objective is higher."""
     if doing:
@@ -81,7 +83,7 @@ def _doing(fleet: Fleet, other: Schedule, doing: Doing | None) -> tuple[float, f
     return fleet.objective_hz(reached_hz(fleet)), fleet.objective_hz(then_hz), MIN_GAIN
 
 
-def reached_hz(fleet: Fleet) -> dict[str, float]:
+def reached_hz(fleet: ActiveFleet) -> dict[str, float]:
     """Return robot -> its action rate under the active schedule, where its servers make it slower than expected; never faster,
     which only another schedule allows."""
     means_s = {name: host.mean_s(0.0, fleet.curves) for name, host in fleet.hosts.items()}

@@ -11,22 +11,30 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import explain
+from ros2_rfm_serving.scheduler import explain_infeasible
 from ros2_rfm_serving.scheduler.automatic import chosen, is_automatic
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
 from ros2_rfm_serving.scheduler.canonical import ordered, ordered_servers, shown
-from ros2_rfm_serving.scheduler.links import off_host
-from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, FactoryEstimates, declared_type
+from ros2_rfm_serving.scheduler.link_load import off_host
+from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, ScheduleJudge, infeasible, run
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
-from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
+from ros2_rfm_serving.scheduler.prediction.bounds import BoundKind, Bounds
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.stable import Moves
-from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.reserves import COVERING, MOST_PLANNED, Reserve, best_of, num_reserved, reserves, uncovered
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
+from ros2_rfm_serving.scheduler.prediction.placement_matching import PlacementMatching
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
+from ros2_rfm_serving.scheduler.standby_assignment import (
+    COVERING,
+    MOST_PLANNED,
+    Reserve,
+    best_of,
+    num_reserved,
+    reserves,
+    uncovered,
+)
 from ros2_rfm_serving.scheduler.traffic import links_used, traffic_of, within_links
 from ros2_rfm_serving.scheduler.trial import Trial, tried, unpredictable
 from ros2_rfm_serving.types import Schedule
@@ -52,7 +60,7 @@ def plan_factory(
     work: float | None = None,
     explained: bool = True,
     arrivals: str | None = None,
-    seen: Seen = AS_DECLARED,
+    seen: FactoryEstimates = AS_DECLARED,
     previous: Schedule | None = None,
     trial: Trial | None = None,
 ) -> Solution:
@@ -81,7 +89,7 @@ def plan_factory(
         solution = shown(problem, planner.covering(solution))
         if solution.servers or math.isnan(solution.bound):  # no number of servers solves a hopeless problem
             return solution
-        remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
+        remedies = explain_infeasible.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
         return replace(solution, problems=(*solution.problems, *remedies))
 
     if is_automatic(factory):
@@ -111,19 +119,20 @@ class _Planner:
     rate_control: bool | None
     work: float | None
     arrivals: str | None
-    seen: Seen
+    seen: FactoryEstimates
     previous: Schedule | None
     reserved: Reserve = frozenset()
     """Servers that are kept out of the normal routes, as in `problem_of`."""
 
-    def reserving(self) -> tuple[Problem, Solution]:
-        """Return the solution with the best of the different reserves (`reserves.py`), with the bound of all declared servers."""
+    def reserving(self) -> tuple[PlanningProblem, Solution]:
+        """Return the solution with the best of the different reserves (`standby_assignment.py`), with the bound of all declared
+        servers."""
         options = reserves(self.factory, self.seen, self.previous)
         if len(options) == 1:
             return replace(self, reserved=options[0])._covered()
         budget = Budget()
         bounds = [self._bound_hz(self._problem(by_host=False, reserved=option), budget) for option in options]
-        tried: list[tuple[Problem, Solution]] = []
+        tried: list[tuple[PlanningProblem, Solution]] = []
         best_hz, given_up = 0.0, min(self._given_up, COVERING)
         for i in sorted(range(len(options)), key=lambda i: -bounds[i])[:MOST_PLANNED]:
             if not tried or bounds[i] >= (1.0 - given_up) * best_hz:
@@ -140,7 +149,7 @@ class _Planner:
         if solution.shares_gpus or solution.beyond_curves:
             everything = self._problem(by_host=False)
             spare = num_reserved(self.factory, everything.servers)
-            kind = Kind(solution.shares_gpus, solution.beyond_curves)
+            kind = BoundKind(solution.shares_gpus, solution.beyond_curves)
             by_curves_hz = upper_bound(everything, curves_of(everything, self.profile), spare=spare, **kind._asdict()).objective
         return replace(solution, bound=max(solution.bound, by_curves_hz))
 
@@ -149,7 +158,7 @@ class _Planner:
         """Return the share of the throughput that a reserve costs anyway."""
         return self.factory.standby.num_servers / len(self.factory.gpu_types)
 
-    def _covered(self) -> tuple[Problem, Solution]:
+    def _covered(self) -> tuple[PlanningProblem, Solution]:
         problem, solution = self.best()
         return problem, self.with_reserved(problem, solution) if solution.servers else solution
 
@@ -168,14 +177,14 @@ class _Planner:
         better = uncovered(other) < bare and other.expected_objective >= (1.0 - self._given_up) * solution.expected_objective
         return replace(other if better else solution, work=both)
 
-    def best(self) -> tuple[Problem, Solution]:
+    def best(self) -> tuple[PlanningProblem, Solution]:
         """Return the better one of two plans where hosts differ in distance: one that distinguishes hosts, and one that assumes the
         longest distance for all, if its bound allows it to be better."""
         alike = self._problem(by_host=False)
         if not self.factory.away_s or self.policy != SEARCHED:
             return alike, self._planned(alike)
         apart = self._problem(by_host=True)
-        finer, moves, budget = self._planned(apart), Moves(apart), Budget()
+        finer, moves, budget = self._planned(apart), PlacementMatching(apart), Budget()
         if finer.feasible and finer.objective - moves.lost_by_hz(finer) > (1 + WORTH) * self._bound_hz(alike, budget):
             return apart, replace(finer, work=finer.work + budget.total)
         solution = self._planned(alike)
@@ -184,14 +193,14 @@ class _Planner:
             return apart, replace(finer, work=work)
         return alike, replace(solution, bound=max(solution.bound, finer.bound), work=work)
 
-    def _bound_hz(self, problem: Problem, budget: Budget) -> float:
+    def _bound_hz(self, problem: PlanningProblem, budget: Budget) -> float:
         """Return an upper bound on the objective of schedules that keep their SLOs by the curves."""
         curves = curves_of(problem, self.profile)
-        if explain.hopeless(problem, curves):
+        if explain_infeasible.hopeless(problem, curves):
             return -math.inf
         return upper_bound(problem, curves, budget, gap=ROUGH_GAP if self.work == 0.0 else BOUND_GAP).objective
 
-    def with_reserved(self, problem: Problem, solution: Solution) -> Solution:
+    def with_reserved(self, problem: PlanningProblem, solution: Solution) -> Solution:
         """Add standbys and the load of links."""
         if self.policy not in STATIC:
             types = ordered_servers(self.factory, problem.seen)
@@ -205,32 +214,32 @@ class _Planner:
         links = links_used(traffic_of(problem, servers, solution.standby_of)) if problem.links else ()
         return replace(solution, servers=servers, links=links)
 
-    def _problem(self, *, by_host: bool, reserved: Reserve | None = None) -> Problem:
+    def _problem(self, *, by_host: bool, reserved: Reserve | None = None) -> PlanningProblem:
         kept = self.reserved if reserved is None else reserved
         given = self.factory, self.counts, self.profile, self.catalogue, self.seen, self.previous
         return ordered(problem_of(*given, by_host=by_host, reserved=kept), self.factory)
 
-    def _planned(self, problem: Problem) -> Solution:
+    def _planned(self, problem: PlanningProblem) -> Solution:
         """Return the solution without standbys."""
         curves = curves_of(problem, self.profile)
         wrong = map(str, unusable(self.factory, self.catalogue)) if self.catalogue else ()
-        if problems := (*wrong, *explain.hopeless(problem, curves)):
+        if problems := (*wrong, *explain_infeasible.hopeless(problem, curves)):
             return infeasible(self.policy, math.nan, problems)
         solution = self._solved(problem, curves)
         return within_links(problem, solution, self._solved, searched=self.policy == SEARCHED) if problem.links else solution
 
-    def _solved(self, problem: Problem, curves: Curves | None = None) -> Solution:
+    def _solved(self, problem: PlanningProblem, curves: Curves | None = None) -> Solution:
         curves = curves or curves_of(problem, self.profile)
         budget = Budget(default_work(len(problem.servers)) if self.work is None else self.work)
         bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
         budget.set_aside(PROGRAMS_WORK * len(problem.servers))
         planned = curves if self.arrivals is None else curves_of(problem, self.profile.under(self.arrivals))
-        found = run(self.policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), self.rate_control, budget)
+        found = run(self.policy, problem, planned, ScheduleJudge(curves, Bounds(problem, curves, bound)), self.rate_control, budget)
         servers = tuple(replace(server, gpu_type=off_host(server.gpu_type)) for server in found.servers)
         return replace(found, servers=servers, work=budget.total)
 
 
-def _is_better(finer: Solution, coarse: Solution, moves: Moves) -> bool:
+def _is_better(finer: Solution, coarse: Solution, moves: PlacementMatching) -> bool:
     """Return whether a plan that distinguishes hosts is better than one that assumes the longest distance. The coarse plan puts
     requests that robots wait for on the nearest hosts; it wins ties unless it moves more. Of two failures the one that is not
     hopeless is better, because it has reasons."""
@@ -247,7 +256,7 @@ def default_work(num_servers: int) -> float:
     return BASE_WORK + WORK_PER_SERVER * num_servers
 
 
-def _feasible(profile: Profile, catalogue: Catalogue | None, seen: Seen) -> explain.Feasible:
+def _feasible(profile: Profile, catalogue: Catalogue | None, seen: FactoryEstimates) -> explain_infeasible.Feasible:
     def feasible(factory: Factory, counts: Mapping[str, int]) -> bool:
         quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, work=0.0, seen=seen)
         return bool(quick.servers)

@@ -16,8 +16,8 @@ from ros2_rfm_serving.factory.settings import RobotSettingsEntry, chunk_steps, r
 from ros2_rfm_serving.factory.task import ExecutionMode
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler import utility
-from ros2_rfm_serving.scheduler.links import Links, on_host
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, FactoryEstimates
+from ros2_rfm_serving.scheduler.link_load import NetworkLinkLoads, on_host
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.types import SYSTEM1, PipelineConfig, Schedule
 from ros2_rfm_serving.types.desynchronisation import is_paced
@@ -32,9 +32,9 @@ class Demand:
     """Requests of one component of one task class; every robot of the class sends them."""
 
     index: int
-    """Position in `Problem.demands`."""
+    """Position in `PlanningProblem.demands`."""
     task: int
-    """Position in `Problem.classes`."""
+    """Position in `PlanningProblem.classes`."""
     component: str
     model: str
     calls: float
@@ -62,7 +62,7 @@ class Demand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trusted:
+class ConfidentSteps:
     """Distribution of the steps of a chunk that robots execute under a horizon policy: any number below twice the mean is equally
     likely, as in virtual time (`simulation/gpu.py`)."""
 
@@ -100,7 +100,7 @@ class TaskClass:
     """Control step of an asynchronous robot, which can send requests only at these times."""
     chunk_s: float = math.inf
     """Longest part of a chunk that an asynchronous robot may execute."""
-    trusted: Trusted | None = None
+    trusted: ConfidentSteps | None = None
     """None: robots always execute the same part of a chunk."""
     pipelining: PipelineConfig | None = None
     """Pipelined session: one request per frame, whose phase does not shift at any cap."""
@@ -158,7 +158,7 @@ def _declared(one: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class PlanningProblem:
     """Factory as the solvers have it."""
 
     classes: tuple[TaskClass, ...]
@@ -181,7 +181,7 @@ class Problem:
     """GPU type -> dispatch policy of its servers (`dispatch/`)."""
     stragglers: Mapping[str, StragglerConfig] = field(default_factory=dict)
     """GPU type -> services that take longer than others, beside those that were measured."""
-    seen: Seen = AS_DECLARED
+    seen: FactoryEstimates = AS_DECLARED
     declared: Mapping[str, str] = field(default_factory=dict)
     """Name -> GPU type of all servers, including lost ones; in `servers`, one with its own pace has its own type."""
     previous: Schedule | None = None
@@ -192,7 +192,7 @@ class Problem:
     """Server -> round trip to its host, where the distances differ."""
     same_host: bool = False
     """Whether a standby may be on the host of the server that it covers if no other can cover it."""
-    links: Links | None = None
+    links: NetworkLinkLoads | None = None
     """Links of hosts; None: they are unlimited."""
     aim: str = utility.THROUGHPUT
     """Objective: `planning.objective` of the descriptor."""
@@ -222,7 +222,7 @@ class Problem:
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(d.model for d in self.demands))
 
-    def shared_by(self, tasks: Iterable[str]) -> Problem:
+    def shared_by(self, tasks: Iterable[str]) -> PlanningProblem:
         """Return the problem with the floors of these robots, one task each; it is the same where no class has a shared floor."""
         if not any(task.class_floor_hz for task in self.classes):
             return self
@@ -243,7 +243,7 @@ class Problem:
     def may_cover(self, standby: str, server: str) -> bool:
         return self.same_host or self.apart(server, standby)
 
-    def tightened(self, hosts: Iterable[str]) -> Problem:
+    def tightened(self, hosts: Iterable[str]) -> PlanningProblem:
         """Return the problem in which the links of these hosts count too: their servers get GPU types of their own."""
         assert self.links
         tight = self.links.tight | frozenset(hosts)
@@ -298,7 +298,7 @@ class Problem:
         return weights, [rate / top for rate, top in zip(rates_hz, tops, strict=True)]
 
 
-def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = AS_DECLARED) -> tuple[TaskClass, ...]:
+def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: FactoryEstimates = AS_DECLARED) -> tuple[TaskClass, ...]:
     """Return the classes of tasks with robots, in the order of the descriptor; tasks without declared robots come last."""
     classes: list[TaskClass] = []
     index = 0
@@ -338,10 +338,10 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
     )
 
 
-def _trusted(settings: RobotSettingsEntry, step_s: float, executes_s: float) -> Trusted:
+def _trusted(settings: RobotSettingsEntry, step_s: float, executes_s: float) -> ConfidentSteps:
     """Return the distribution of executed steps. executes_s: observed mean execution time of a chunk."""
     rows = max(1, round(executes_s / step_s))
-    return Trusted(mean_rows=rows, least_rows=settings.horizon.min_steps, declared_s=settings.action_period_s)
+    return ConfidentSteps(mean_rows=rows, least_rows=settings.horizon.min_steps, declared_s=settings.action_period_s)
 
 
 def _demands(factory: Factory, name: str, task_index: int, first: int, seen: Mapping[str, float]) -> tuple[Demand, ...]:

@@ -11,35 +11,35 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.host import Host, Seat
+from ros2_rfm_serving.scheduler.active_fleet import ActiveFleet
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates, declared_type
+from ros2_rfm_serving.scheduler.prediction.plan_messages import SURE
 from ros2_rfm_serving.scheduler.prediction.predict import DOUBTFUL
-from ros2_rfm_serving.scheduler.prediction.words import SURE
 from ros2_rfm_serving.scheduler.problem import LEAST_HZ, TaskClass
 from ros2_rfm_serving.scheduler.queues import Crowd, Queues
-from ros2_rfm_serving.scheduler.seen import Seen, declared_type
+from ros2_rfm_serving.scheduler.server_load import Seat, ServerLoad
 
 ROUNDING = 1e-3
 
 
-def broken(fleet: Fleet, looks: float = math.inf) -> tuple[str, ...]:
+def broken(fleet: ActiveFleet, looks: float = math.inf) -> tuple[str, ...]:
     """Return texts on promises that no longer hold. looks: highest number of queue evaluations, of servers that differ; further
     servers are not judged yet (see `is_judged`)."""
     doubts = dict(_doubts(fleet))
     return (*(doubts[server] for server in _missed(fleet, doubts, looks)), *_floors(fleet), *_links(fleet))
 
 
-def is_judged(fleet: Fleet) -> bool:
+def is_judged(fleet: ActiveFleet) -> bool:
     """Return whether `broken` has no more queues to evaluate."""
     return not _in_doubt(fleet, fleet.seated(dict(_doubts(fleet))))
 
 
-def seats(fleet: Fleet) -> dict[str, Counter[Seat]]:
+def seats(fleet: ActiveFleet) -> dict[str, Counter[Seat]]:
     """Return server -> its robots, with their highest rates."""
     return fleet.seated(fleet.hosts)
 
 
-def _doubts(fleet: Fleet) -> Iterator[tuple[str, str]]:
+def _doubts(fleet: ActiveFleet) -> Iterator[tuple[str, str]]:
     """Yield servers beyond their curves or near a floor, with the text that applies if their queue breaks the promise too."""
     queues, near = fleet.queues(), _near_floors(fleet)
     for name, host in fleet.hosts.items():
@@ -52,7 +52,7 @@ def _doubts(fleet: Fleet) -> Iterator[tuple[str, str]]:
             yield name, f"{name}: by their own queue its robots miss an SLO or {floors}"
 
 
-def _near_floors(fleet: Fleet) -> dict[str, float]:
+def _near_floors(fleet: ActiveFleet) -> dict[str, float]:
     """Return task -> floor, for tasks whose floor is so near the curves that the queue of their robots decides."""
     if all(task.floor_hz <= LEAST_HZ for task in fleet.problem.classes):
         return {}
@@ -61,13 +61,13 @@ def _near_floors(fleet: Fleet) -> dict[str, float]:
     }
 
 
-def _tasks(fleet: Fleet, host: Host) -> set[str]:
+def _tasks(fleet: ActiveFleet, host: ServerLoad) -> set[str]:
     """Return the tasks with robots on a server."""
     demands = fleet.problem.demands
     return {fleet.problem.classes[demands[index].task].name for index in host.demands}
 
 
-def _missed(fleet: Fleet, servers: Collection[str], looks: float) -> list[str]:
+def _missed(fleet: ActiveFleet, servers: Collection[str], looks: float) -> list[str]:
     """Return the servers that miss an SLO or a floor by the queue model of the planner. For the others it is recorded that they
     keep it with these robots or a part of them, because fewer robots only wait less."""
     sitting, queues = fleet.seated(servers) if servers else {}, fleet.queues()
@@ -84,7 +84,7 @@ def _first(crowds: Mapping[str, Crowd], looks: float) -> list[str]:
     return [server for server, crowd in crowds.items() if order[crowd] < looks]
 
 
-def still_held(fleet: Fleet, before: Fleet) -> dict[str, Counter[Seat]]:
+def still_held(fleet: ActiveFleet, before: ActiveFleet) -> dict[str, Counter[Seat]]:
     """Return queue results that changed figures do not affect: of servers at the same pace, with robots of the same needs."""
     now, then = fleet.problem.seen, before.problem.seen
     owed_hz = {task.name: task.floor_hz for task in before.problem.classes}
@@ -103,28 +103,28 @@ def still_held(fleet: Fleet, before: Fleet) -> dict[str, Counter[Seat]]:
     }
 
 
-def _needs(seen: Seen, task: str) -> tuple[object, ...]:
+def _needs(seen: FactoryEstimates, task: str) -> tuple[object, ...]:
     return seen.travels.get(task), seen.cycles_s.get(task), seen.calls.get(task)
 
 
-def _pace(seen: Seen, host: Host) -> float:
+def _pace(seen: FactoryEstimates, host: ServerLoad) -> float:
     """Return the observed pace of its model there."""
     return seen.models.get((host.placement.model, declared_type(host.placement.gpu_type)), 1.0)
 
 
-def _in_doubt(fleet: Fleet, sitting: Mapping[str, Counter[Seat]]) -> list[str]:
+def _in_doubt(fleet: ActiveFleet, sitting: Mapping[str, Counter[Seat]]) -> list[str]:
     """Return the servers whose queue was not evaluated with these robots."""
     those = [server for server in sitting if server not in fleet.missing]
     return [server for server in those if not sitting[server] <= fleet.held.get(server, Counter())]
 
 
-def _links(fleet: Fleet) -> Iterator[str]:
+def _links(fleet: ActiveFleet) -> Iterator[str]:
     if pledge := fleet.pledge:
         load = pledge.loads(pledge.asked)[0]
         yield from (pledge.links.words(way, load[way]) for way in pledge.links.over(load))
 
 
-def _floors(fleet: Fleet) -> Iterator[str]:
+def _floors(fleet: ActiveFleet) -> Iterator[str]:
     """Yield texts on broken floors: by the rates that robots may send, and by the curves of robots that no queue judges."""
     queues = fleet.queues()
     for task, most_hz, loop_hz in _paces_hz(fleet):
@@ -133,13 +133,13 @@ def _floors(fleet: Fleet) -> Iterator[str]:
             yield f"{task.name!r}: its robots reach {rate_hz:.2f} actions/s by what was measured, {task.floor_hz:.2f} are promised"
 
 
-def _are_judged(fleet: Fleet, task: TaskClass, queues: Queues) -> bool:
+def _are_judged(fleet: ActiveFleet, task: TaskClass, queues: Queues) -> bool:
     """Return whether queues judge the robots of a task wherever they request actions."""
     asked = {demand.index for demand in task.coupled if demand.for_actions}
     return all(queues.judges(name) for name, host in fleet.hosts.items() if asked & host.demands.keys())
 
 
-def _paces_hz(fleet: Fleet) -> Iterator[tuple[TaskClass, float, float]]:
+def _paces_hz(fleet: ActiveFleet) -> Iterator[tuple[TaskClass, float, float]]:
     """Yield each task with the action rate that a robot may send and its closed-loop rate on the slowest servers."""
     calls = {(task.name, d.component): d.calls for task in fleet.problem.classes for d in task.coupled}
     slowest_s: dict[int, float] = {}

@@ -9,15 +9,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ros2_rfm_serving.scheduler import host
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler import server_load
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, expected, keeping_hosts
-from ros2_rfm_serving.scheduler.prediction.rates import Host
-from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
+from ros2_rfm_serving.scheduler.problem import PlanningProblem, TaskClass
 from ros2_rfm_serving.types import Route
 
 
-class Kind(NamedTuple):
+class RobotKind(NamedTuple):
     """Robots with the same task, servers and rates."""
 
     task: str
@@ -28,15 +28,15 @@ class Kind(NamedTuple):
     rate_hz: float
 
 
-Crowd = tuple[Config, frozenset[tuple[Kind, int]]]
+Crowd = tuple[ServerConfiguration, frozenset[tuple[RobotKind, int]]]
 """Configuration of a server with the kinds of its robots, which include their other servers."""
 
 
 def seated(
-    routes: Iterable[Route], tasks: Mapping[str, str], hosts: Mapping[str, host.Host], servers: Collection[str]
-) -> dict[str, Counter[host.Seat]]:
+    routes: Iterable[Route], tasks: Mapping[str, str], hosts: Mapping[str, server_load.ServerLoad], servers: Collection[str]
+) -> dict[str, Counter[server_load.Seat]]:
     """Return server -> its robots, with their highest rates."""
-    found: dict[str, Counter[host.Seat]] = {server: Counter() for server in servers}
+    found: dict[str, Counter[server_load.Seat]] = {server: Counter() for server in servers}
     for route in routes:
         if route.server in found:
             size = hosts[route.server].config.batch_size
@@ -49,9 +49,9 @@ class Queues:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: PlanningProblem,
         curves: Curves,
-        hosts: Mapping[str, host.Host],
+        hosts: Mapping[str, server_load.ServerLoad],
         routes: Iterable[Route],
         tasks: Mapping[str, str],
     ) -> None:
@@ -70,7 +70,7 @@ class Queues:
         found: dict[str, Crowd] = {}
         for server in servers:
             kinds = self._kinds(self._robots_at[server], None).items()
-            own = Counter[Kind]()
+            own = Counter[RobotKind]()
             for kind, count in kinds:
                 own[kind._replace(seats=tuple((c, "" if there == server else there) for c, there in kind.seats))] += count
             found[server] = self._hosts[server].config, frozenset(own.items())
@@ -81,13 +81,13 @@ class Queues:
         problem, operation, _ = self._operation(self._kinds(self._routes_of, None))
         return expected(problem, self._curves, operation)
 
-    def kept(self, servers: Collection[str], newcomer: Kind | None = None) -> set[str]:
+    def kept(self, servers: Collection[str], newcomer: RobotKind | None = None) -> set[str]:
         """Return the servers that keep every SLO and floor, with another robot if one is given."""
         problem, operation, names = self._operation(self._near(servers, newcomer) or self._kinds(self._routes_of, newcomer))
         at = {one: name for name, one in zip(names, operation.hosts, strict=True) if name in servers}
         return {at[one] for one in keeping_hosts(problem, self._curves, operation, at)}
 
-    def _near(self, servers: Collection[str], newcomer: Kind | None) -> Counter[Kind]:
+    def _near(self, servers: Collection[str], newcomer: RobotKind | None) -> Counter[RobotKind]:
         """Return the robots of these servers, and of robots on their other servers the parts there alone. It is empty where no rate
         is limited: then the equilibrium depends on all robots."""
         if not self._is_limited and (newcomer is None or math.isinf(newcomer.cap_hz)):
@@ -97,20 +97,20 @@ class Queues:
         if newcomer and any(server in servers for _, server in newcomer.seats):
             asked |= {server for _, server in newcomer.seats}
         robots = {robot for server in asked for robot in self._robots_at[server]}
-        near: Counter[Kind] = Counter()
+        near: Counter[RobotKind] = Counter()
         for kind, count in self._kinds([robot for robot in self._routes_of if robot in robots], newcomer).items():
             if seats := tuple(seat for seat in kind.seats if seat[1] in asked):
                 near[kind._replace(seats=seats)] += count
         return near
 
-    def _kinds(self, robots: Iterable[str], newcomer: Kind | None) -> Counter[Kind]:
-        kinds: Counter[Kind] = Counter()
+    def _kinds(self, robots: Iterable[str], newcomer: RobotKind | None) -> Counter[RobotKind]:
+        kinds: Counter[RobotKind] = Counter()
         for robot in robots:
             mine, task, cap_hz, rate_hz = self._routes_of[robot], self._tasks[robot], math.inf, math.inf
             for route in mine:
                 if calls := self._calls_of[task, route.component]:
                     cap_hz, rate_hz = min(cap_hz, route.max_rate_hz / calls), min(rate_hz, route.predicted_rate_hz / calls)
-            kinds[Kind(task, tuple((r.component, r.server) for r in mine), cap_hz, rate_hz)] += 1
+            kinds[RobotKind(task, tuple((r.component, r.server) for r in mine), cap_hz, rate_hz)] += 1
         if newcomer is not None:
             kinds[newcomer] += 1
         return kinds
@@ -133,7 +133,7 @@ class Queues:
     def _is_limited(self) -> bool:
         return any(self._calls_of[self._tasks[r.robot], r.component] and math.isfinite(r.max_rate_hz) for r in self._routes)
 
-    def _operation(self, kinds: Mapping[Kind, int]) -> tuple[Problem, Operation, list[str]]:
+    def _operation(self, kinds: Mapping[RobotKind, int]) -> tuple[PlanningProblem, Operation, list[str]]:
         """Return the operation as it would have been planned, and the names of its servers."""
         classes: list[TaskClass] = []
         robots: dict[str, Counter[int]] = defaultdict(Counter)
@@ -148,7 +148,7 @@ class Queues:
             for demand in demands:
                 if server := seats.get(demand.component):
                     robots[server][demand.index] += count
-        hosts = tuple(Host(self._hosts[server].config, tuple(sorted(mine.items()))) for server, mine in robots.items())
+        hosts = tuple(HostedServer(self._hosts[server].config, tuple(sorted(mine.items()))) for server, mine in robots.items())
         limited = any(math.isfinite(kind.cap_hz) for kind in kinds)
         caps = tuple(min(kind.cap_hz, task.max_rate_hz) for kind, task in zip(kinds, classes, strict=True))
         rates = tuple(kind.rate_hz for kind in kinds)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.factory import RobotEntry
-from ros2_rfm_serving.scheduler.host import ROUNDING, Host
 from ros2_rfm_serving.scheduler.problem import Demand
+from ros2_rfm_serving.scheduler.server_load import ROUNDING, ServerLoad
 from ros2_rfm_serving.types import Placement, Route
 
 
-def route_of(robot: RobotEntry, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:
+def route_of(robot: RobotEntry, demand: Demand, host: ServerLoad, cap_hz: float, rate_hz: float) -> Route:
     """Return the route of an admitted robot to this server."""
     return Route(
         robot=robot.name,

@@ -93,7 +93,7 @@ def reached(solution: Solution, required: dict[str, Required]) -> bool:
 
 
 @dataclass
-class Search:
+class ThresholdSearch:
     """Search for the number from which on (or up to which) a predicate holds; every trial is remembered."""
 
     holds: Callable[[int], bool]

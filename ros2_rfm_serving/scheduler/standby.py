@@ -3,7 +3,7 @@
 A *reserved* standby hosts one model, warm, outside the normal routes; it covers every server of that model whose load it carries
 within every SLO. Where no reserved one covers a server, a *peer* may: a server of the normal routes with the same model, if it
 meets every SLO with both loads. Where there are several hosts, the standby of a server is on another one; equal servers exchange
-names to make that possible (see `apart`).
+names to make that possible (see `anti_affinity`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.apart import spread
-from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
-from ros2_rfm_serving.scheduler.links import Load, Way, grown
-from ros2_rfm_serving.scheduler.named import shortened
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.anti_affinity import spread
+from ros2_rfm_serving.scheduler.link_load import LinkDirection, Load, grown
+from ros2_rfm_serving.scheduler.name_lists import shortened
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
+from ros2_rfm_serving.scheduler.standby_compatibility import has_rows, stands_in
 from ros2_rfm_serving.scheduler.traffic import traffic_of
 
 NAMED = 8
@@ -26,7 +26,7 @@ NAMED = 8
 
 
 @dataclass(frozen=True)
-class Cover:
+class StandbyTable:
     """Failover table with its gaps."""
 
     standby_of: Mapping[str, str]
@@ -56,7 +56,7 @@ class Cover:
 
 
 def with_standbys(
-    solution: Solution, problem: Problem, curves: Curves, reserved: Mapping[str, str], *, peers: bool = True
+    solution: Solution, problem: PlanningProblem, curves: Curves, reserved: Mapping[str, str], *, peers: bool = True
 ) -> Solution:
     """Give reserved servers (name -> GPU type) their models and add the failover table.
 
@@ -86,7 +86,7 @@ def uncovered(servers: Sequence[str]) -> str:
     return f"no standby covers the loss of {shortened(servers, NAMED)}"
 
 
-def cover_of(servers: Iterable[ServerSolution], problem: Problem, curves: Curves, *, peers: bool) -> Cover:
+def cover_of(servers: Iterable[ServerSolution], problem: PlanningProblem, curves: Curves, *, peers: bool) -> StandbyTable:
     """Return the failover table. Other hosts come first, then servers that carry the rest of a lost host too, then reserved
     standbys, then the least loaded."""
     book = _Cover(list(servers), problem, _Able(curves, peers))
@@ -114,12 +114,12 @@ class _Able:
 class _Cover:
     """Builder of the failover table, one server after the other."""
 
-    def __init__(self, servers: Sequence[ServerSolution], problem: Problem, able: _Able) -> None:
+    def __init__(self, servers: Sequence[ServerSolution], problem: PlanningProblem, able: _Able) -> None:
         self.servers, self._problem, self._able = servers, problem, able
         self._traffic = traffic_of(problem, servers, {}) if problem.links else None
         self._standby_of: dict[str, str] = {}
         self._uncovered, self._beside = list[str](), list[str]()
-        self._narrow: dict[Way, dict[str, float]] = defaultdict(dict)
+        self._narrow: dict[LinkDirection, dict[str, float]] = defaultdict(dict)
         """Link -> server -> load that it would have."""
         self._crowding, self._jamming = dict[str, None](), dict[str, None]()
         self._falls: dict[tuple[str, str], list[Stream]] = defaultdict(list)
@@ -154,8 +154,8 @@ class _Cover:
         self._crowding |= {host: None} if crowded[best.server] else {}
         self._jamming |= {host: None} if jammed[best.server] else {}
 
-    def written(self) -> Cover:
-        return Cover(
+    def written(self) -> StandbyTable:
+        return StandbyTable(
             self._standby_of,
             tuple(self._uncovered),
             tuple(self._beside),
@@ -193,7 +193,7 @@ def _may(standby: ServerSolution, server: ServerSolution, peers: bool) -> bool:
     return standby.server != server.server and not standby.gpu and not server.gpu and (standby.standby or peers)
 
 
-def _idle(name: str, config: Config) -> ServerSolution:
+def _idle(name: str, config: ServerConfiguration) -> ServerSolution:
     return ServerSolution(
         server=name,
         gpu_type=config.gpu_type,
@@ -231,6 +231,6 @@ def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves
     return load_hz <= min(limits, default=0.0)
 
 
-def _config(server: ServerSolution) -> Config:
+def _config(server: ServerSolution) -> ServerConfiguration:
     """Return the configuration of a server that has its GPU for itself."""
-    return Config(server.model, server.gpu_type, server.batching, server.batch_size)
+    return ServerConfiguration(server.model, server.gpu_type, server.batching, server.batch_size)

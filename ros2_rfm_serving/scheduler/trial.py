@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.fleet import FleetEntry
-from ros2_rfm_serving.scheduler.posed import UNRANKED
+from ros2_rfm_serving.scheduler.build_problem import UNRANKED
 from ros2_rfm_serving.scheduler.prediction.predictable import why_unpredictable
 from ros2_rfm_serving.scheduler.solution import Solution
 

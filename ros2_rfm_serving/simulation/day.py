@@ -12,8 +12,8 @@ from typing import Any
 
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import Fleet
-from ros2_rfm_serving.scheduler.posed import DEFAULT_LOAD_S
+from ros2_rfm_serving.scheduler import ActiveFleet
+from ros2_rfm_serving.scheduler.build_problem import DEFAULT_LOAD_S
 from ros2_rfm_serving.simulation.dynamic_robots import DynamicRobotFigures, DynamicRobots, Turnover
 from ros2_rfm_serving.simulation.scheduler import NoScheduleLog, SimulatedScheduler
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
@@ -91,7 +91,7 @@ class _Day(NoScheduleLog):
 
     # --- schedules ---
 
-    def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
+    def changed(self, before: ActiveFleet, after: ActiveFleet, reason: str) -> None:
         """Count a schedule, before it is published, that changes more than the routes of the robots that joined and left."""
         names = {robot.name for robot in before.robots} & {robot.name for robot in after.robots}
         if len(after.robots) > len(before.robots) and _of(before.schedule, names) != _of(after.schedule, names):

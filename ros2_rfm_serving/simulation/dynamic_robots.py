@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.scheduler import Order
+from ros2_rfm_serving.scheduler import SchedulerCommand
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.virtual_time.events import source
 
@@ -87,7 +87,7 @@ class DynamicRobots:
         else:
             self._answered(order, name, task, now_s)
 
-    def _answered(self, order: Order, name: str, task: str, asked_s: float) -> None:
+    def _answered(self, order: SchedulerCommand, name: str, task: str, asked_s: float) -> None:
         now_s, figures = self._events.now_s, self._figures
         figures.longest_wait_s = max(figures.longest_wait_s, now_s - asked_s)
         if not isinstance(order.answer, int):

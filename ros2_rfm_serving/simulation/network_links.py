@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.faults import Delivery, Direction
-from ros2_rfm_serving.scheduler.links import Way, links_of
+from ros2_rfm_serving.scheduler.link_load import LinkDirection, links_of
 
 
 class Passage(NamedTuple):
     """Transmission of a message over one link."""
 
-    way: Way
+    way: LinkDirection
     takes_s: float
     added_s: float
     """Part of that time which the declared network does not include."""
@@ -39,7 +39,7 @@ class NetworkLinks:
         self._passages: dict[tuple[str, str, Direction], tuple[Passage, ...]] = {}
         """(task, server, direction) -> transmissions of a message between robots of the task and the server, in the order of its
         way."""
-        self._free_s: dict[Way, float] = defaultdict(float)
+        self._free_s: dict[LinkDirection, float] = defaultdict(float)
 
     def lay(self, factory: Factory) -> None:
         links = links_of(factory)

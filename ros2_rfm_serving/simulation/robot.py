@@ -14,8 +14,8 @@ from ros2_rfm_serving.factory.settings import RobotSettingsEntry
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotConfig, RobotCore, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
-from ros2_rfm_serving.scheduler import Word
-from ros2_rfm_serving.scheduler.watch import Asked, Kept, RobotWord
+from ros2_rfm_serving.scheduler import RobotClaim
+from ros2_rfm_serving.scheduler.estimation import ComponentTotals, RobotStatusSample, SloCounts
 from ros2_rfm_serving.simulation.chunk_continuity import ChunkContinuity
 from ros2_rfm_serving.simulation.conditions import NetworkConditions
 from ros2_rfm_serving.simulation.goodput import GoodputCounter
@@ -170,24 +170,24 @@ class SimulatedRobot:
             self.brain.on_schedule(schedule, self._events.now_s)
             self._react()
 
-    def lives(self) -> Word:
+    def lives(self) -> RobotClaim:
         """Return the liveness message of its status."""
-        return Word(robot=self.name, follows=self.brain.schedule_follower.scheduler, admission=self.brain.admission)
+        return RobotClaim(robot=self.name, follows=self.brain.schedule_follower.scheduler, admission=self.brain.admission)
 
-    def status_sample(self) -> RobotWord:
+    def status_sample(self) -> RobotStatusSample:
         """Return the sample of its status for the scheduler."""
         brain = self.brain
         trips = {name: part.round_trips for name, part in brain.figures.items()}
-        return RobotWord(
+        return RobotStatusSample(
             robot=self.name,
             task=self._goal.task,
             server=brain.system1_server,
             streams=self._there and brain.state is RobotState.STREAMING and brain.task is not None,
-            asked={name: Asked(sum(trip.counts), trip.sum) for name, trip in trips.items()},
+            asked={name: ComponentTotals(sum(trip.counts), trip.sum) for name, trip in trips.items()},
             horizons=sum(brain.horizons.counts),
             horizons_s=brain.horizons.sum,
             round_trip_p99_s=float(np.quantile(brain.round_trips_s or [math.nan], 0.99)),
-            kept={name: Kept(part.in_time, part.late) for name, part in brain.figures.items()},
+            kept={name: SloCounts(part.in_time, part.late) for name, part in brain.figures.items()},
         )
 
     # --- received messages ---

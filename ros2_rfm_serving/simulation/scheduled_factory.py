@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import Word
-from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
+from ros2_rfm_serving.scheduler import RobotClaim
+from ros2_rfm_serving.scheduler.estimation import RobotStatusSample, ServerStatusSample
 from ros2_rfm_serving.simulation.build import shares_of
 from ros2_rfm_serving.simulation.chunk_continuity import chunk_continuity_report
 from ros2_rfm_serving.simulation.conditions import SimulationConditions
@@ -151,7 +151,7 @@ class ScheduledFactory(Simulation):
 
     # --- messages to the scheduler ---
 
-    def server_samples(self) -> Iterator[ServerWord]:
+    def server_samples(self) -> Iterator[ServerStatusSample]:
         """Yield the status of all servers.
 
         GPUs that several placements share are included as long as one of these reports, as are servers that no schedule has used
@@ -162,15 +162,15 @@ class ScheduledFactory(Simulation):
         speaking = {host.placement.gpu for host in self._hosts.values() if host.loads or host.snapshot}
         for name in self._factory.servers:
             if name in speaking or name not in used:
-                yield ServerWord(server=name, state=ServerState.READY if name in speaking else ServerState.LOADING)
+                yield ServerStatusSample(server=name, state=ServerState.READY if name in speaking else ServerState.LOADING)
 
-    def _host_samples(self) -> Iterator[ServerWord]:
+    def _host_samples(self) -> Iterator[ServerStatusSample]:
         for name, host in self._hosts.items():
             if host.loads:
-                yield ServerWord(server=name, state=ServerState.LOADING, model=host.placement.model)
+                yield ServerStatusSample(server=name, state=ServerState.LOADING, model=host.placement.model)
             elif snapshot := host.snapshot:
                 inference, wait = snapshot.histograms["inference_s"], snapshot.histograms["queue_wait_s"]
-                yield ServerWord(
+                yield ServerStatusSample(
                     server=name,
                     state=ServerState.READY,
                     model=host.placement.model,
@@ -184,10 +184,10 @@ class ScheduledFactory(Simulation):
                     counts=tuple(inference.counts),
                 )
 
-    def robot_samples(self) -> Iterator[RobotWord]:
+    def robot_samples(self) -> Iterator[RobotStatusSample]:
         return (robot.status_sample() for robot in self._received())
 
-    def lives(self) -> Iterator[Word]:
+    def lives(self) -> Iterator[RobotClaim]:
         return (robot.lives() for robot in self._received())
 
     def _received(self) -> Iterator[SimulatedRobot]:

@@ -1,4 +1,5 @@
-"""Scheduler in virtual time: the live node's own decisions (`scheduler/in_force.py`) over hours with joining and leaving robots.
+"""Scheduler in virtual time: the live node's own decisions (`scheduler/schedule_manager.py`) over hours with joining and leaving
+robots.
 
 There are no periodic ticks, since nothing changes between two events. A robot that is there counts as received whenever the
 scheduler polls; the scheduler has to poll only while a robot is silent.
@@ -15,22 +16,22 @@ from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import (
     LOOK_PERIOD_S,
-    Fleet,
-    InForce,
-    Lookout,
-    Order,
-    Planned,
-    PlanOrder,
-    Rooms,
-    Roster,
-    Word,
+    ActiveFleet,
+    AdmissionOffers,
+    PlanJob,
+    PlanResult,
+    RobotClaim,
+    RobotRegistry,
+    ScheduleManager,
+    SchedulerCommand,
+    TelemetryController,
     answered,
     plan,
     resumed,
 )
+from ros2_rfm_serving.scheduler.estimation import EstimateChange, RobotStatusSample, ServerStatusSample
 from ros2_rfm_serving.scheduler.planning import default_work
-from ros2_rfm_serving.scheduler.told import Book
-from ros2_rfm_serving.scheduler.watch import Finding, RobotWord, ServerWord
+from ros2_rfm_serving.scheduler.schedule_log import ScheduleLog
 from ros2_rfm_serving.types import AdmissionRecord, Schedule
 from ros2_rfm_serving.virtual_time.events import Events
 
@@ -42,9 +43,9 @@ ROOM_WORK = 0.1
 class NoScheduleLog:
     """Log that stores nothing."""
 
-    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
-    def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
-    def saw(self, finding: Finding, waiting: Sequence[RobotEntry], after: Fleet) -> None: ...
+    def planned(self, planned: PlanResult, reason: str, *, background: bool = False, published: bool = True) -> None: ...
+    def changed(self, before: ActiveFleet, after: ActiveFleet, reason: str) -> None: ...
+    def saw(self, finding: EstimateChange, waiting: Sequence[RobotEntry], after: ActiveFleet) -> None: ...
 
 
 class SimulatedScheduler:
@@ -61,7 +62,7 @@ class SimulatedScheduler:
         policy: str = "best",
         work: float | None = None,
         unit_s: float = 1.0,
-        book: Book | None = None,
+        book: ScheduleLog | None = None,
         found: Schedule | None = None,
     ) -> None:
         """Make the first plan.
@@ -74,34 +75,34 @@ class SimulatedScheduler:
         self.silent: set[str] = set()
         """Robots that crashed, as long as they hold a lease."""
         self._profile, self._catalogue, self._work, self._unit_s = profile, catalogue, work, unit_s
-        self._running: PlanOrder | None = None
+        self._running: PlanJob | None = None
         self._looking = self._watches = False
-        self.roster = Roster(IDENTITY, lease_s)
-        order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=policy)
+        self.roster = RobotRegistry(IDENTITY, lease_s)
+        order = PlanJob(factory=factory, robots=tuple(factory.robots), policy=policy)
         if found:
             first, self.words = resumed(order, found, profile, catalogue, work=work)
         else:
             first, self.words = plan(order, profile, catalogue, work=work), "begins"
-        self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoScheduleLog())
+        self.brain = ScheduleManager(first, self.roster, self._publish, logging.getLogger(__name__), book or NoScheduleLog())
         self._drive()
 
     # --- requests and events ---
 
-    def admit(self, robot: str, task: str) -> Order:
+    def admit(self, robot: str, task: str) -> SchedulerCommand:
         """Request admission of a robot. Raises: `RfmError` if it is refused at once."""
         self.silent.discard(robot)
         order = self.brain.admit(robot, task)
         self._drive()
         return order
 
-    def release(self, robot: str) -> Order:
+    def release(self, robot: str) -> SchedulerCommand:
         """Request the release of a robot. Raises: `RfmError`."""
         self.silent.discard(robot)
         order = self.brain.release(robot)
         self._drive()
         return order
 
-    def replan(self, factory: Factory | None = None) -> Order:
+    def replan(self, factory: Factory | None = None) -> SchedulerCommand:
         order = self.brain.replan(factory or self.brain.factory, declared_anew=factory is not None)
         self._drive()
         return order
@@ -115,17 +116,17 @@ class SimulatedScheduler:
         """Record that a robot identifies itself again."""
         self.silent.discard(robot)
         task = self.brain.fleet.task_of(robot) or self.roster.tasks.get(robot, "")
-        self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=AdmissionRecord(scheduler=IDENTITY, task=task)))
+        self.roster.hear(RobotClaim(robot=robot, follows=IDENTITY, admission=AdmissionRecord(scheduler=IDENTITY, task=task)))
         self.look_on()
 
     def watch(
         self,
-        servers: Callable[[], Iterable[ServerWord]],
-        robots: Callable[[], Iterable[RobotWord]],
-        lives: Callable[[], Iterable[Word]],
+        servers: Callable[[], Iterable[ServerStatusSample]],
+        robots: Callable[[], Iterable[RobotStatusSample]],
+        lives: Callable[[], Iterable[RobotClaim]],
     ) -> None:
         """Monitor servers and robots from now on, without end: only their own messages keep leases."""
-        self.lookout = Lookout(self.brain, self._profile, self._catalogue)
+        self.lookout = TelemetryController(self.brain, self._profile, self._catalogue)
         self._servers, self._robots, self._lives = servers, robots, lives
         self._looking = self._watches = True
         self.events.at(self.events.now_s + LOOK_PERIOD_S, self._watch)
@@ -157,7 +158,9 @@ class SimulatedScheduler:
             return
         for robot, task in self.roster.tasks.items():
             if robot not in self.silent:
-                self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=AdmissionRecord(scheduler=IDENTITY, task=task)))
+                self.roster.hear(
+                    RobotClaim(robot=robot, follows=IDENTITY, admission=AdmissionRecord(scheduler=IDENTITY, task=task))
+                )
         self.silent.difference_update(self.roster.elapse(LOOK_PERIOD_S))
         self.brain.settle()
         self._drive()
@@ -178,18 +181,18 @@ class SimulatedScheduler:
             spent = self._spent(wanted, made)
             self.events.at(self.events.now_s + spent * self._unit_s, self._deliver, wanted, made)
 
-    def _spent(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> float:
-        if isinstance(made, Rooms):
+    def _spent(self, order: PlanJob, made: PlanResult | AdmissionOffers | RfmError) -> float:
+        if isinstance(made, AdmissionOffers):
             return ROOM_WORK * len(made.found)
-        return made.work if isinstance(made, Planned) else default_work(len(order.factory.gpu_types))
+        return made.work if isinstance(made, PlanResult) else default_work(len(order.factory.gpu_types))
 
-    def _made(self, order: PlanOrder) -> Planned | Rooms | RfmError:
+    def _made(self, order: PlanJob) -> PlanResult | AdmissionOffers | RfmError:
         try:
             return answered(order, self._profile, self._catalogue, work=self._work, explained=False)
         except RfmError as error:
             return error
 
-    def _deliver(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> None:
+    def _deliver(self, order: PlanJob, made: PlanResult | AdmissionOffers | RfmError) -> None:
         if order is self._running:
             self._running = None
             self.brain.planned(order, made)

@@ -81,7 +81,7 @@ def names(module: Module) -> Iterator[tuple[str, int]]:
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of an identifier in small letters: `RobotWord` and `robot_word` have two."""
+    """Return the words of an identifier in small letters: `RobotStatusSample` and `robot_word` have two."""
     return [word.lower() for word in WORD.findall(name)]
 
 

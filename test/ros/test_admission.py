@@ -18,8 +18,8 @@ from ros2_rfm_serving.ros.node.said import Hearer
 from ros2_rfm_serving.ros.robots_node import RobotsNode
 from ros2_rfm_serving.ros.standing_admission import StandingAdmission
 from ros2_rfm_serving.ros.wire import qos
-from ros2_rfm_serving.scheduler import Roster
-from ros2_rfm_serving.scheduler.strangers import LEAST_PLACES, Strangers
+from ros2_rfm_serving.scheduler import RobotRegistry
+from ros2_rfm_serving.scheduler.unregistered_robots import LEAST_PLACES, UnregisteredRobots
 from test.ros.test_scheduler_node import FACTORY, Rig
 
 TASKS = """
@@ -169,7 +169,7 @@ def test_of_whom_is_taken_over_at_each_word_there_is_one_line_a_look() -> None:
     attendance = Attendance.__new__(Attendance)
     log = SimpleNamespace(info=said.append, warning=lambda *words, **options: None)
     attendance._node, attendance._hearer = SimpleNamespace(get_logger=lambda: log), Hearer(None)  # type: ignore[assignment]
-    attendance._roster, attendance._identity, attendance._again = Roster(7), 7, {}
+    attendance._roster, attendance._identity, attendance._again = RobotRegistry(7), 7, {}
     attendance._fleet = SimpleNamespace(factory=SimpleNamespace(tasks={"arm": None}))  # type: ignore[assignment]
     for robot in ("ghost", *(f"guest_{number}" for number in range(100))):
         for number in range(20 if robot == "ghost" else 2):
@@ -191,8 +191,8 @@ def test_thousands_of_strangers_are_not_listened_to_at_once_and_whoever_is_admit
     attendance._node = SimpleNamespace(get_logger=lambda: log, destroy_subscription=lambda heard: None)  # type: ignore[assignment]
     attendance._names = SimpleNamespace(robot=lambda robot, leaf: f"/{robot}/{leaf}")  # type: ignore[assignment]
     attendance._fleet = SimpleNamespace(declared={"arm_1": "arm"})  # type: ignore[assignment]
-    attendance._roster, attendance._heard = Roster(7, lease_s=1.0), {}
-    attendance._strangers, attendance._said_strangers = Strangers(), False
+    attendance._roster, attendance._heard = RobotRegistry(7, lease_s=1.0), {}
+    attendance._strangers, attendance._said_strangers = UnregisteredRobots(), False
     monkeypatch.setattr("ros2_rfm_serving.ros.wire.bounded.hear", lambda node, kind, topic, *rest, **options: topic)
     attendance._present = {"arm_1", *(f"stranger_{i}" for i in range(3000))}
     attendance._listen()

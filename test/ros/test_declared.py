@@ -30,7 +30,7 @@ from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.server.loading import _ready
 from ros2_rfm_serving.ros.server.settings import SPECS, server_params
-from ros2_rfm_serving.scheduler.posed import problem_of
+from ros2_rfm_serving.scheduler.build_problem import problem_of
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.simulation import SimulationConditions
 from ros2_rfm_serving.simulation.simulate import Simulation

@@ -22,7 +22,7 @@ from ros2_rfm_serving.errors import PlannerError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.ros import planner
 from ros2_rfm_serving.ros.node.runtime import executor
-from ros2_rfm_serving.scheduler import Planned, PlanOrder
+from ros2_rfm_serving.scheduler import PlanJob, PlanResult
 from test.ros.test_scheduler_node import FACTORY
 
 
@@ -111,7 +111,7 @@ def test_a_planner_that_stands_still_is_replaced(repository: Path, tmp_path: Pat
     monkeypatch.setattr(planner, "LONGEST_STILL_S", 2.0)
     (tmp_path / "factory.yaml").write_text(FACTORY)
     factory = load_factory(tmp_path / "factory.yaml")
-    order, made = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best"), []
+    order, made = PlanJob(factory=factory, robots=tuple(factory.robots), policy="best"), []
     fleet: Any = SimpleNamespace(wanted=order, planned=lambda order, plan: made.append(plan))
     plans = planner.Planner(repository / "config" / "profiles", logging.getLogger())
     try:
@@ -120,7 +120,7 @@ def test_a_planner_that_stands_still_is_replaced(repository: Path, tmp_path: Pat
         stopped = plans._worker.process.pid
         os.kill(stopped, signal.SIGSTOP)
         end_s = time.monotonic() + 120.0
-        while not (made and isinstance(made[-1], Planned)):
+        while not (made and isinstance(made[-1], PlanResult)):
             assert time.monotonic() < end_s, made
             plans.look(fleet)
             time.sleep(0.05)

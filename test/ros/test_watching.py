@@ -20,7 +20,7 @@ from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.watching import STAYS_S, Watching
 from ros2_rfm_serving.ros.wire import qos
-from ros2_rfm_serving.scheduler.watch.ways import Far
+from ros2_rfm_serving.scheduler.estimation.robot_latency import DistantRobot
 from ros2_rfm_serving.types import ServerState
 from test.waiting import eventually
 
@@ -176,13 +176,13 @@ def test_robots_whose_own_network_is_bad_are_named_in_diagnostics_and_log() -> N
     watching = Watching.__new__(Watching)
     log = SimpleNamespace(warning=lambda words, **options: said.append(words))
     watching._node, watching._told_far = SimpleNamespace(get_logger=lambda: log), set()  # type: ignore[assignment]
-    watch = SimpleNamespace(far=tuple(Far(f"arm_{i}", 0.2 - 0.02 * i, 0.012) for i in range(5)))
+    watch = SimpleNamespace(far=tuple(DistantRobot(f"arm_{i}", 0.2 - 0.02 * i, 0.012) for i in range(5)))
     watching._lookout = SimpleNamespace(watch=watch)  # type: ignore[assignment]
     worst = [f"arm_{i} (at least {200 - 20 * i} ms, planned 12)" for i in range(3)]
     named = f"{', '.join(worst)} and 2 more"
     assert watching._far() == named
     for many in (5, 5, 1, 2, 0):
-        watch.far = watch.far[:many] if many != 2 else (Far("arm_0", 0.2, 0.012), Far("arm_7", 0.1, 0.012))
+        watch.far = watch.far[:many] if many != 2 else (DistantRobot("arm_0", 0.2, 0.012), DistantRobot("arm_7", 0.1, 0.012))
         watching._tell_far()
     assert len(said) == 2 and said[0].endswith(named) and "arm_7 (at least 100 ms, planned 12)" in said[1]
     assert watching._far() == ""

@@ -19,9 +19,9 @@ from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.profiles.service import ContinuousService, Wave
 from ros2_rfm_serving.profiles.table import Curve
-from ros2_rfm_serving.scheduler.prediction.askers import Member
-from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
-from ros2_rfm_serving.scheduler.prediction.queued import Waited
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup
+from ros2_rfm_serving.scheduler.prediction.closed_queue import BatchService, waits
+from ros2_rfm_serving.scheduler.prediction.queue_stats import ClientWaits
 
 ACT_S, SLO_S, CALLS = 0.2, 0.2, 0.1
 """Execution time, System 1's SLO, System 2's calls per action (ROSA Table 1)."""
@@ -148,7 +148,7 @@ class Open:
 
     rate_hz: float
     """Rate of all robots together."""
-    waited: Waited
+    waited: ClientWaits
 
     @property
     def within(self) -> float:
@@ -161,13 +161,13 @@ class Open:
 
 @cache
 def uncapped(laws: Laws, robots: int, size: int, call_s: float = 0.0) -> Open:
-    found = _waited(laws, Member(robots, 0.0, ACT_S, calls=((CALLS, call_s, 0.05 * call_s),) if call_s else ()), size)
+    found = _waited(laws, ClientGroup(robots, 0.0, ACT_S, calls=((CALLS, call_s, 0.05 * call_s),) if call_s else ()), size)
     response_s = float(np.mean(np.concatenate(found.responses)))
     return Open(robots / (ACT_S + response_s + CALLS * call_s), found)
 
 
-def _waited(laws: Laws, member: Member, size: int) -> Waited:
-    return waits((member,), Service(size, laws.batch_s(size), laws.system1.jitter)).all
+def _waited(laws: Laws, member: ClientGroup, size: int) -> ClientWaits:
+    return waits((member,), BatchService(size, laws.batch_s(size), laws.system1.jitter)).all
 
 
 def capped_median_s(laws: Laws, robots: int, servers: int) -> float:
@@ -178,7 +178,7 @@ def capped_median_s(laws: Laws, robots: int, servers: int) -> float:
     responses, weights = [], []
     for each, count in ((fewest, servers - fuller), (fewest + 1, fuller)):
         if each and count:
-            found = np.concatenate(_waited(laws, Member(each, 1.0 / f, ACT_S, gives_way=True, calls=(call,)), size).responses)
+            found = np.concatenate(_waited(laws, ClientGroup(each, 1.0 / f, ACT_S, gives_way=True, calls=(call,)), size).responses)
             responses.append(found)
             weights.append(np.full(len(found), each * count / len(found)))
     return _middle(np.concatenate(responses), np.concatenate(weights))

@@ -15,13 +15,13 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.task import COMPONENTS
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import POLICIES, Solution, plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies.baselines import equal, weighted
-from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
+from ros2_rfm_serving.scheduler.policies.groups import ServerGroup, hosts_of
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates, RateSearch
 from ros2_rfm_serving.simulation.report import ComponentReport, Report
 from ros2_rfm_serving.simulation.simulate import simulate
 from ros2_rfm_serving.types import SYSTEM1
@@ -186,10 +186,10 @@ def _allocated(point: Point, inputs: Inputs, setting: Setting) -> Solution:
     problem = problem_of(inputs.factory, _robots(inputs.factory), inputs.profile, inputs.catalogue)
     curves = curves_of(problem, inputs.profile)
     cautious = curves_of(problem, inputs.profile.under("poisson"))  # as in ROSA's own search
-    found: tuple[float, tuple[Host, ...], Rates] | None = None
+    found: tuple[float, tuple[HostedServer, ...], Rates] | None = None
     for configs in product(*(cautious.of(demand.model) for demand in problem.demands)):
         groups = [
-            Group(config, given.get(demand.component, 0), ((demand.index, problem.robots_of(demand)),))
+            ServerGroup(config, given.get(demand.component, 0), ((demand.index, problem.robots_of(demand)),))
             for config, demand in zip(configs, problem.demands, strict=True)
         ]
         hosts = tuple(host for host in hosts_of(groups, problem) if host.robots)
@@ -281,7 +281,7 @@ def batching_decision(num_robots: int, period_ms: float, inputs: Inputs, setting
     solutions: dict[int, Solution] = {}
     bounds = Bounds(problem, curves, upper_bound(problem, curves))
     for config in curves.of(demand.model):
-        host = Host(config, ((demand.index, num_robots),))
+        host = HostedServer(config, ((demand.index, num_robots),))
         found = RateSearch(problem, curves, [host]).best()
         assert found is not None, "nothing is required of it"
         rates[config.batch_size] = found

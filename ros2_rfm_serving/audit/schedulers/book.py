@@ -17,11 +17,11 @@ from ros2_rfm_serving.audit.chain import OPERATOR_COMMAND
 from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, RobotEntry
-from ros2_rfm_serving.scheduler import Fleet, Planned, seen
+from ros2_rfm_serving.scheduler import ActiveFleet, PlanResult, estimates
 from ros2_rfm_serving.scheduler.admission import LOOKS
-from ros2_rfm_serving.scheduler.answering import Refit
-from ros2_rfm_serving.scheduler.losses import seeing
-from ros2_rfm_serving.scheduler.watch import Finding
+from ros2_rfm_serving.scheduler.estimation import EstimateChange
+from ros2_rfm_serving.scheduler.failover import seeing
+from ros2_rfm_serving.scheduler.plan_service import Refit
 from ros2_rfm_serving.types import Schedule
 
 PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
@@ -31,10 +31,10 @@ Step = Mapping[str, Any]
 
 release     robot
 admit       robot, task, index, evaluations
-observe     estimates (`seen.to_json`), lost_servers, returned_servers, waiting_robots, restores_assignments (whether returned
+observe     estimates (`estimates.to_json`), lost_servers, returned_servers, waiting_robots, restores_assignments (whether returned
             servers serve their former robots again)
 republish   none: the same fleet under the next epoch
-rebase      none: the same fleet without the history of its changes (`Fleet.anew`)
+rebase      none: the same fleet without the history of its changes (`ActiveFleet.anew`)
 """
 
 
@@ -45,21 +45,21 @@ class Book:
         """Begin a log. identity: that of the scheduler in its schedules; 0 without one."""
         self._journal, self._clock, self._identity = journal, clock, identity
         self._profiles = functools.lru_cache(maxsize=1)(lambda models: profiles_hash(profiles, models))
-        self._planned: Planned | None = None
-        self._base: Fleet | None = None
+        self._planned: PlanResult | None = None
+        self._base: ActiveFleet | None = None
         """Fleet from which the steps start; None: that of the plan."""
         self._steps: list[Step] = []
         self._told: set[str] = set()
         """Hashes of the factories in this chain."""
         journal.describes(begin=self._begin, snapshot=lambda: {"state": self._state()})
 
-    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
+    def planned(self, planned: PlanResult, reason: str, *, background: bool = False, published: bool = True) -> None:
         """Record a plan of a whole factory, before it is published."""
         if published:
             self._planned, self._base, self._steps = planned, None, []
         self._note(self._plan_of, planned, BACKGROUND if background else PLANNED, reason, published)
 
-    def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
+    def changed(self, before: ActiveFleet, after: ActiveFleet, reason: str) -> None:
         """Record that robots came or left, while the placements stay."""
         steps = steps_of(before, after)
         if is_rebased(steps):
@@ -68,12 +68,12 @@ class Book:
             self._steps += steps
         self._note(_change_of, steps, after.schedule, reason)
 
-    def saw(self, finding: Finding, waiting: Sequence[RobotEntry], after: Fleet) -> None:
+    def saw(self, finding: EstimateChange, waiting: Sequence[RobotEntry], after: ActiveFleet) -> None:
         """Record that the factory differs from the one that was planned for."""
         who = [[robot.name, robot.task, robot.index] for robot in waiting]
         step = {
             "step": OBSERVE,
-            "estimates": seen.to_json(finding.seen),
+            "estimates": estimates.to_json(finding.seen),
             "lost_servers": list(finding.lost),
             "returned_servers": list(finding.back),
             "waiting_robots": who,
@@ -92,7 +92,7 @@ class Book:
     def _note(self, describe: Callable[..., Mapping[str, Any]], *args: Any) -> None:
         self._journal.note("plan", self._clock(), describe, *args, urgent=True)
 
-    def _plan_of(self, planned: Planned, how: str, reason: str, published: bool) -> dict[str, Any]:
+    def _plan_of(self, planned: PlanResult, how: str, reason: str, published: bool) -> dict[str, Any]:
         factory, text = factory_of(planned.factory)
         more = {} if text in self._told else {"factory": factory}
         self._told.add(text)
@@ -127,11 +127,11 @@ class Book:
             "steps": list(self._steps),
         }
 
-    def _inputs(self, planned: Planned, factory: str) -> dict[str, Any]:
+    def _inputs(self, planned: PlanResult, factory: str) -> dict[str, Any]:
         return _inputs(planned, factory, self._profiles(models_of(planned.factory)))
 
 
-def _as_before(finding: Finding, after: Fleet) -> bool:
+def _as_before(finding: EstimateChange, after: ActiveFleet) -> bool:
     """Return whether returned servers serve their former robots again."""
     return not after.restored.isdisjoint(finding.back)
 
@@ -140,7 +140,7 @@ def _change_of(steps: Sequence[Step], schedule: Schedule, reason: str) -> dict[s
     return {"how": CHANGED, "reason": reason, "published": True, "steps": list(steps), "schedule": codec.plain(schedule)}
 
 
-def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
+def _inputs(planned: PlanResult, factory: str, profiles: str) -> dict[str, Any]:
     previous = planned.previous
     return {
         "factory_hash": factory,
@@ -148,13 +148,13 @@ def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
         "robots": [[robot.name, robot.task, robot.index] for robot in planned.fleet.robots],
         "previous_epoch": previous.epoch if previous else 0,
         "policy": planned.policy,
-        "estimates": seen.to_json(planned.seen),
+        "estimates": estimates.to_json(planned.seen),
         "effort": planned.effort,
         **({"active_schedule": codec.plain(planned.found)} if planned.found else {}),
     }
 
 
-def steps_of(before: Fleet, after: Fleet) -> list[Step]:
+def steps_of(before: ActiveFleet, after: ActiveFleet) -> list[Step]:
     """Return the steps from one fleet to another."""
     if after.schedule is before.schedule:
         return [{"step": REBASE}]
@@ -179,7 +179,7 @@ def is_rebased(steps: Sequence[Step]) -> bool:
     return any(step["step"] == REBASE for step in steps)
 
 
-def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit) -> Fleet:
+def stepped(fleet: ActiveFleet, steps: Sequence[Step], factory: Factory, refit: Refit) -> ActiveFleet:
     """Return the fleet after some steps. Raises: `ScheduleError` when a step is impossible, or of no known kind."""
     for step in steps:
         kind = step["step"]
@@ -189,17 +189,17 @@ def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit)
     return fleet
 
 
-def _admitted(fleet: Fleet, step: Step, factory: Factory, refit: Refit) -> Fleet:
+def _admitted(fleet: ActiveFleet, step: Step, factory: Factory, refit: Refit) -> ActiveFleet:
     return fleet.admit(RobotEntry(name=step["robot"], task=step["task"], index=step["index"]), looks=step["evaluations"])
 
 
-def _observed(fleet: Fleet, step: Step, factory: Factory, refit: Refit) -> Fleet:
+def _observed(fleet: ActiveFleet, step: Step, factory: Factory, refit: Refit) -> ActiveFleet:
     waiting = [RobotEntry(name=name, task=task, index=index) for name, task, index in step["waiting_robots"]]
-    changes = (seen.from_json(step["estimates"]), step["lost_servers"], step["returned_servers"])
+    changes = (estimates.from_json(step["estimates"]), step["lost_servers"], step["returned_servers"])
     return seeing(fleet, factory, *changes, refit, waiting, as_before=step["restores_assignments"])[0]
 
 
-APPLY: Mapping[str, Callable[[Fleet, Step, Factory, Refit], Fleet]] = {
+APPLY: Mapping[str, Callable[[ActiveFleet, Step, Factory, Refit], ActiveFleet]] = {
     RELEASE: lambda fleet, step, factory, refit: fleet.release(step["robot"]),
     ADMIT: _admitted,
     OBSERVE: _observed,
@@ -209,13 +209,13 @@ APPLY: Mapping[str, Callable[[Fleet, Step, Factory, Refit], Fleet]] = {
 """Kind of a step -> function that returns the fleet after it."""
 
 
-def base_of(fleet: Fleet) -> dict[str, Any]:
+def base_of(fleet: ActiveFleet) -> dict[str, Any]:
     """Return the recorded form of a rebuilt fleet, from which a reader restores it."""
     return {
         "schedule": codec.plain(fleet.schedule),
         "robots": [[robot.name, robot.task, robot.index] for robot in fleet.robots],
         "tasks": [task.name for task in fleet.problem.classes],
-        "estimates": seen.to_json(fleet.problem.seen),
+        "estimates": estimates.to_json(fleet.problem.seen),
         "action_rates_hz": dict(fleet.owed_hz),
         "standbys": fleet.standbys,
     }

@@ -21,8 +21,8 @@ from ros2_rfm_serving.audit.schedulers.book import (
 from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Fleet, PlanOrder, rebuilt, resumed, seen, start_fleet
-from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.scheduler import ActiveFleet, PlanJob, estimates, rebuilt, resumed, start_fleet
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
@@ -39,7 +39,7 @@ class SchedulerReplay:
         self._folder = profiles
         self._profile, self._catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
         self._factories: dict[str, Factory] = {}
-        self._fleet: Fleet | None = None
+        self._fleet: ActiveFleet | None = None
         self._kept: Any = None
         """State in the form of a snapshot."""
 
@@ -77,7 +77,7 @@ class SchedulerReplay:
             self._kept = {**self._kept, "steps": [*self._kept["steps"], *steps]}
         return {"schedule": codec.plain(self._fleet.schedule)}
 
-    def _stepped(self, fleet: Fleet, steps: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]) -> Fleet:
+    def _stepped(self, fleet: ActiveFleet, steps: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]) -> ActiveFleet:
         """Return the fleet after some steps. Raises: `ScheduleError` when a step is impossible."""
         return stepped(fleet, steps, self._factories[inputs["factory_hash"]], refit_by(self._profile, self._catalogue))
 
@@ -98,7 +98,7 @@ class SchedulerReplay:
             }
         return {"schedule": codec.plain(fleet.schedule), "inputs_hash": hashed(inputs)}
 
-    def _again(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> Fleet:
+    def _again(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> ActiveFleet:
         """Repeat a plan beside the active schedule. Raises: `RfmError` when another schedule is active, or planning fails."""
         previous = self._fleet.schedule if self._fleet is not None and inputs["previous_epoch"] else None
         if previous is not None and previous.epoch != inputs["previous_epoch"]:
@@ -106,7 +106,7 @@ class SchedulerReplay:
             raise RfmError(f"it was {what} beside schedule {inputs['previous']}, and {previous.epoch} is in force")
         return self._made(inputs, previous)
 
-    def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> Fleet:
+    def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> ActiveFleet:
         """Return the fleet of a repeated plan. Raises: `RfmError` when planning fails."""
         if found := _schedule(inputs.get("active_schedule")):
             return self._resumed(inputs, found)
@@ -118,18 +118,18 @@ class SchedulerReplay:
             epoch=inputs["previous_epoch"] + 1,
             previous=previous,
             policy=inputs["policy"],
-            seen=seen.from_json(inputs["estimates"]),
+            seen=estimates.from_json(inputs["estimates"]),
             effort=inputs["effort"],
             trial=virtual_time_trial(self._catalogue, self._profile),
         )
 
-    def _resumed(self, inputs: Mapping[str, Any], found: Schedule) -> Fleet:
+    def _resumed(self, inputs: Mapping[str, Any], found: Schedule) -> ActiveFleet:
         """Return the fleet that was resumed from a predecessor's schedule. Raises: `RfmError` when this fails."""
         factory, robots = self._factories[inputs["factory_hash"]], tuple(robots_of(inputs))
-        order = PlanOrder(factory=factory, robots=robots, policy=inputs["policy"])
+        order = PlanJob(factory=factory, robots=robots, policy=inputs["policy"])
         return resumed(order, found, self._profile, self._catalogue)[0].fleet
 
-    def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:
+    def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> ActiveFleet:
         """Return the fleet of a schedule without planning. Raises: `RfmError` when the schedule or its factory is missing."""
         found = _schedule(schedule)
         if found is None:
@@ -137,16 +137,16 @@ class SchedulerReplay:
         factory = self._factories.get(inputs["factory_hash"])
         if factory is None:
             raise RfmError("its factory is not in the recording")
-        seen_then = seen.from_json(inputs["estimates"])
+        seen_then = estimates.from_json(inputs["estimates"])
         return rebuilt(factory, found, robots_of(inputs), self._profile, self._catalogue, seen_then)
 
-    def _at_base(self, base: Mapping[str, Any], inputs: Mapping[str, Any]) -> Fleet:
+    def _at_base(self, base: Mapping[str, Any], inputs: Mapping[str, Any]) -> ActiveFleet:
         """Return the rebuilt fleet in a snapshot. Raises: `RfmError` without a schedule."""
         found = _schedule(base["schedule"])
         if found is None:
             raise RfmError("a base without a schedule")
         one_each = [RobotEntry(name=task, task=task, index=0) for task in base["tasks"]]
-        factory, seen_then = self._factories[inputs["factory_hash"]], seen.from_json(base["estimates"])
+        factory, seen_then = self._factories[inputs["factory_hash"]], estimates.from_json(base["estimates"])
         empty = rebuilt(factory, replace(found, routes=()), one_each, self._profile, self._catalogue, seen_then)
         return empty.under(found, robots_of(base), base["standbys"]).owing(base["action_rates_hz"])
 

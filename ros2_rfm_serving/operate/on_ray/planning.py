@@ -2,7 +2,7 @@
 
 A host of the descriptor is a bundle of a placement group: no two bundles are on one node of the cluster, and when a node is lost
 its bundle starts on another one, with all its servers. So the scheduler's knowledge stays true: servers of two hosts are on two
-machines, a robot's server and its standby among them (`scheduler/apart.py`), whichever machines these are.
+machines, a robot's server and its standby among them (`scheduler/anti_affinity.py`), whichever machines these are.
 """
 
 from __future__ import annotations

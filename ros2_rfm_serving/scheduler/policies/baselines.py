@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.policies.groups import ServerGroup, hosts_of
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 POLICIES = {
     "baseline1": "one GPU per robot: all its models share that GPU in equal time slices",
@@ -21,7 +21,7 @@ POLICIES = {
 
 @dataclass(frozen=True)
 class StaticPlacement:
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostedServer, ...]
     served: tuple[int, ...]
     """Robots of each class that get servers."""
     gpus: tuple[str, ...] = ()
@@ -32,10 +32,10 @@ class TooFewServersError(Exception):
     """The baseline has no schedule; the message gives the reason."""
 
 
-def per_robot(problem: Problem, curves: Curves) -> StaticPlacement:
+def per_robot(problem: PlanningProblem, curves: Curves) -> StaticPlacement:
     """Return baseline 1: one GPU per robot, in equal time slices."""
     available = list(problem.servers)
-    hosts: list[Host] = []
+    hosts: list[HostedServer] = []
     gpus: list[str] = []
     served = _share(len(available), problem)
     servers = iter(available)
@@ -44,23 +44,25 @@ def per_robot(problem: Problem, curves: Curves) -> StaticPlacement:
             gpu = next(servers)
             for demand in task.demands:
                 config = replace(smallest(curves, demand.model, problem.servers[gpu]), slices=len(task.demands))
-                hosts.append(Host(config, ((demand.index, 1),)))
+                hosts.append(HostedServer(config, ((demand.index, 1),)))
                 gpus.append(gpu)
     return StaticPlacement(tuple(hosts), served, tuple(gpus))
 
 
-def per_model(problem: Problem, curves: Curves) -> StaticPlacement:
+def per_model(problem: PlanningProblem, curves: Curves) -> StaticPlacement:
     """Return baseline 2: one GPU per robot and model. Raises: `TooFewServersError` when no robot can be served."""
     free = sorted(problem.servers.values())
     served = [0] * len(problem.classes)
-    hosts: list[Host] = []
+    hosts: list[HostedServer] = []
     progress = True
     while progress:
         progress = False
         for c, task in enumerate(problem.classes):
             if served[c] < task.num_robots and len(free) >= len(task.demands):
                 mine = [free.pop(0) for _ in task.demands]
-                hosts += [Host(smallest(curves, d.model, gpu), ((d.index, 1),)) for d, gpu in zip(task.demands, mine, strict=True)]
+                hosts += [
+                    HostedServer(smallest(curves, d.model, gpu), ((d.index, 1),)) for d, gpu in zip(task.demands, mine, strict=True)
+                ]
                 served[c] += 1
                 progress = True
     if not hosts:
@@ -69,7 +71,7 @@ def per_model(problem: Problem, curves: Curves) -> StaticPlacement:
     return StaticPlacement(tuple(hosts), tuple(served))
 
 
-def equal(problem: Problem, curves: Curves) -> StaticPlacement:
+def equal(problem: PlanningProblem, curves: Curves) -> StaticPlacement:
     """Return baseline 3: equal numbers of GPUs per component. A remainder stays unused.
 
     The paper's best shared baseline on P3 is 106.9 / 2.44 = 43.8 actions/s: two System 1 servers at batch size 1, of eight GPUs for
@@ -80,7 +82,7 @@ def equal(problem: Problem, curves: Curves) -> StaticPlacement:
     return _partitioned(problem, curves, [each] * len(components))
 
 
-def weighted(problem: Problem, curves: Curves) -> StaticPlacement:
+def weighted(problem: PlanningProblem, curves: Curves) -> StaticPlacement:
     """Return baseline 4. Sizes are the parameters in the models' names, or, where one is unknown, the memory of all.
 
     With 3, 7, 3 and 7 billion eight GPUs are 1:3:1:3 (Table 3).
@@ -89,7 +91,7 @@ def weighted(problem: Problem, curves: Curves) -> StaticPlacement:
     return _partitioned(problem, curves, _proportional(len(problem.servers), sizes))
 
 
-def whole(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
+def whole(problem: PlanningProblem, curves: Curves) -> Iterator[StaticPlacement]:
     """Yield the baselines' placements that serve every robot."""
     everybody = tuple(task.num_robots for task in problem.classes)
     for static in (equal, weighted, per_model, per_robot):
@@ -101,18 +103,18 @@ def whole(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
             yield placement
 
 
-def is_there(problem: Problem, placement: StaticPlacement) -> bool:
+def is_there(problem: PlanningProblem, placement: StaticPlacement) -> bool:
     """Return whether the servers exist: models that share a GPU are servers of their own, not started in a running factory."""
     return problem.previous is None or set(placement.gpus) <= {there.gpu for there in problem.previous.placements}
 
 
-def _size(problem: Problem, model: str) -> float:
+def _size(problem: PlanningProblem, model: str) -> float:
     if all(name in problem.sizes_b for name in problem.models):
         return problem.sizes_b[model]
     return max(gb for (name, _), gb in problem.memory_gb.items() if name == model)
 
 
-def _components(problem: Problem) -> dict[tuple[str, str], list[int]]:
+def _components(problem: PlanningProblem) -> dict[tuple[str, str], list[int]]:
     """Return (component, model) -> its demands. Raises: `TooFewServersError` when they cannot have a server each."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for demand in problem.demands:
@@ -122,11 +124,11 @@ def _components(problem: Problem) -> dict[tuple[str, str], list[int]]:
     return dict(found)
 
 
-def _partitioned(problem: Problem, curves: Curves, counts: list[int]) -> StaticPlacement:
+def _partitioned(problem: PlanningProblem, curves: Curves, counts: list[int]) -> StaticPlacement:
     """Return a placement with this number of servers for each component."""
     components = _components(problem)
     free = dict(problem.gpus)
-    hosts: list[Host] = []
+    hosts: list[HostedServer] = []
     for (key, demands), count in zip(components.items(), counts, strict=True):
         taken: dict[str, int] = defaultdict(int)
         for _ in range(count):
@@ -137,15 +139,15 @@ def _partitioned(problem: Problem, curves: Curves, counts: list[int]) -> StaticP
     return StaticPlacement(tuple(hosts), tuple(task.num_robots for task in problem.classes))
 
 
-def _even(problem: Problem, curves: Curves, model: str, demands: list[int], taken: Mapping[str, int]) -> list[Host]:
-    hosts: list[Host] = []
+def _even(problem: PlanningProblem, curves: Curves, model: str, demands: list[int], taken: Mapping[str, int]) -> list[HostedServer]:
+    hosts: list[HostedServer] = []
     left = {d: problem.robots_of(problem.demands[d]) for d in demands}
     servers = sum(taken.values())
     for gpu_type, count in taken.items():
         robots = {d: round(n * count / servers) for d, n in left.items()}
         left = {d: n - robots[d] for d, n in left.items()}
         servers -= count
-        group = Group(smallest(curves, model, gpu_type), count, ()).with_robots(robots)
+        group = ServerGroup(smallest(curves, model, gpu_type), count, ()).with_robots(robots)
         hosts += [host for host in hosts_of([group], problem) if host.robots]
     return hosts
 
@@ -162,7 +164,7 @@ def _proportional(total: int, sizes: list[float]) -> list[int]:
     return counts
 
 
-def _share(servers: int, problem: Problem) -> tuple[int, ...]:
+def _share(servers: int, problem: PlanningProblem) -> tuple[int, ...]:
     """Return the robots of each class that get one of `servers`, in turn."""
     served = [0] * len(problem.classes)
     while sum(served) < servers and any(n < task.num_robots for n, task in zip(served, problem.classes, strict=True)):
@@ -171,7 +173,7 @@ def _share(servers: int, problem: Problem) -> tuple[int, ...]:
     return tuple(served)
 
 
-def smallest(curves: Curves, model: str, gpu_type: str) -> Config:
+def smallest(curves: Curves, model: str, gpu_type: str) -> ServerConfiguration:
     """Return the smallest measured configuration: batch size 1, or continuous batching. Raises: `TooFewServersError` without
     one."""
     configs = curves.configs.get((model, gpu_type))

@@ -16,26 +16,26 @@ from types import MappingProxyType
 
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
-from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY, Comparison
+from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY, ScheduleComparison
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
 from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, lowered, operated, serves, under, worthiest
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
-from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, by_a_fair_sum, expected_of, rated
+from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, PlacementSearch, by_a_fair_sum, expected_of, rated
 from ros2_rfm_serving.scheduler.policies.time_slices import sliced
 from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.prediction.closed_loop import QUEUE_WORK, ClosedLoopRefinement
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
-from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
+from ros2_rfm_serving.scheduler.prediction.placement_matching import MIN_GAIN, PlacementMatching
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
-from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
-from ros2_rfm_serving.scheduler.problem import LEAST_HZ, Problem
+from ros2_rfm_serving.scheduler.problem import LEAST_HZ, PlanningProblem
 from ros2_rfm_serving.scheduler.solution import RESERVE
 
 GOOD_ENOUGH = 2e-3
@@ -65,12 +65,12 @@ PAYS = 1e-4
 """Relative gain below which a change does not pay."""
 
 
-class Best:
+class BestPlanner:
     """Our search, together with the schedules of the other policies."""
 
-    def __init__(self, problem: Problem, curves: Curves, bound: Bound, budget: Budget, moves: Moves) -> None:
+    def __init__(self, problem: PlanningProblem, curves: Curves, bound: Bound, budget: Budget, moves: PlacementMatching) -> None:
         self._problem, self._curves, self._bound, self._budget, self._moves = problem, curves, bound, budget, moves
-        self._search = Search(problem, curves, budget, moves)
+        self._search = PlacementSearch(problem, curves, budget, moves)
         self._enough = bound.objective * (1 - GOOD_ENOUGH) if budget.work else -math.inf
         self._rivals: list[BestSchedule] = []
         self._variants = Variants(problem, curves, budget, moves)
@@ -78,9 +78,9 @@ class Best:
         self._there = in_place(problem, curves)
         self._found: Candidate | None = None
         """Best candidate of the search, by the curves."""
-        self._asked: dict[tuple[tuple[Host, ...], Rates], tuple[OwnQueues, BestSchedule | None]] = {}
+        self._asked: dict[tuple[tuple[HostedServer, ...], Rates], tuple[ClosedLoopRefinement, BestSchedule | None]] = {}
         """Placements whose robots' queues were simulated, with the schedule that keeps every SLO by them, or None."""
-        self._limits: dict[Host, float] = {}
+        self._limits: dict[HostedServer, float] = {}
         """Highest known loads at which the queues of a large factory's servers keep every SLO; 0: at no rate."""
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
@@ -88,12 +88,12 @@ class Best:
         were the same when it counted here too)."""
         self._raises = bool(budget.work) and not self._far and not self._large
         """True when caps beyond the curves are searched, because robots' own queues may keep every SLO with them."""
-        self._reached: dict[tuple[tuple[Host, ...], Rates], float] = {}
+        self._reached: dict[tuple[tuple[HostedServer, ...], Rates], float] = {}
         """Cache of `_reach`."""
         overlapped = any(task.overlapped for task in problem.classes)
-        self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
+        self._compare = ScheduleComparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
-    def run(self, rate_control: bool | None, known: tuple[Host, ...] = ()) -> BestSchedule | None:
+    def run(self, rate_control: bool | None, known: tuple[HostedServer, ...] = ()) -> BestSchedule | None:
         """Return the best schedule; None: there is none. known: servers that may serve the factory, for comparison."""
         self._rivals += self._variants.as_it_is(known) if known else ()
         options = self._options(rate_control)
@@ -123,7 +123,9 @@ class Best:
         kept = self._compare.better(*(self._kept(option, tuning=True) for option in options))
         return self._surest(self._climbed(kept), ()) if kept else None
 
-    def reach(self, hosts: tuple[Host, ...], worth: float, limits: Mapping[Host, float] = MappingProxyType({})) -> float:
+    def reach(
+        self, hosts: tuple[HostedServer, ...], worth: float, limits: Mapping[HostedServer, float] = MappingProxyType({})
+    ) -> float:
         """Return the highest objective that these servers may have, whatever their robots' queues permit; 0: they serve no robot.
 
         worth: objective below which an estimate suffices. limits: known loads, in requests/s; other servers are full.
@@ -137,7 +139,7 @@ class Best:
         self._budget.spend(search.work)
         return parts.problem.objective(rates) if rates is not None else 0.0
 
-    def improved(self, known: BestSchedule | None, hosts: tuple[Host, ...], least: float) -> BestSchedule | None:
+    def improved(self, known: BestSchedule | None, hosts: tuple[HostedServer, ...], least: float) -> BestSchedule | None:
         """Return the best operation of these servers that keeps every SLO and floor; None: it is worth no more than `least`, or
         asynchronous robots would achieve clearly less than by the known schedule, if any."""
         kept = self._chosen(self._ways(hosts))
@@ -148,7 +150,7 @@ class Best:
             return replace(found, complete=False)
         return None if self._compare.does_less(found, known, CLEARLY) else replace(found, complete=known.complete)
 
-    def _ways(self, hosts: tuple[Host, ...]) -> list[BestSchedule]:
+    def _ways(self, hosts: tuple[HostedServer, ...]) -> list[BestSchedule]:
         """Return the schedules of these servers with caps and without."""
         parts = parted(self._problem, hosts)
         search = RateSearch(parts.problem, self._curves, parts.hosts)
@@ -158,7 +160,7 @@ class Best:
         capped = [schedule] if rates is not None else []
         return [*capped, *self._variants.settled(schedule)]
 
-    def _near(self) -> Best:
+    def _near(self) -> BestPlanner:
         """Return the same search without the network; the robots' own queues judge that afterwards."""
         classes = tuple(
             replace(task, demands=tuple(replace(d, slo=d.slo.near) if d.for_actions else d for d in task.demands))
@@ -166,7 +168,7 @@ class Best:
         )
         near = replace(self._problem, classes=classes)
         bound = upper_bound(near, self._curves, self._budget)
-        return Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
+        return BestPlanner(near, self._curves, bound, Budget(self._budget.work), self._moves)
 
     def _beyond_curves(self, rate_control: bool | None) -> BestSchedule | None:
         """Return a schedule that only robots' own queues, not the curves, let keep every floor: it is found with floors that the
@@ -179,7 +181,7 @@ class Best:
         posed = (lowered(self._problem, share) for share in LOWER)
         bounded = ((lower, upper_bound(lower, self._curves, self._budget)) for lower in posed)
         for lower, bound in islice((one for one in bounded if math.isfinite(one[1].objective)), LOWERED):
-            other = Best(lower, self._curves, bound, Budget(self._budget.work), self._moves)
+            other = BestPlanner(lower, self._curves, bound, Budget(self._budget.work), self._moves)
             options = [under(self._problem, option) for option in other._options(rate_control)]
             self._budget.spend(other._budget.total)
             self._complete &= other._complete and not other._budget.expired()
@@ -249,7 +251,7 @@ class Best:
         """Return the schedule with higher rates of single classes, where their robots' queues permit them and that pays."""
         if not chosen.capped or not self._budget.work or self._large:
             return chosen
-        queues = OwnQueues(chosen.problem, self._curves, operated(chosen, self._curves, self._curves), chosen.rates)
+        queues = ClosedLoopRefinement(chosen.problem, self._curves, operated(chosen, self._curves, self._curves), chosen.rates)
         found = queues.climbed()
         self._budget.spend(queues.work)
         higher = replace(chosen, tuned=found, rates=found.rates) if found and found.rates else None
@@ -261,7 +263,7 @@ class Best:
         if not option.capped:
             self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
             return option if keeps_every_slo(option.problem, self._curves, operation, RESERVE) else None
-        queues = OwnQueues(option.problem, self._curves, operation, option.rates)
+        queues = ClosedLoopRefinement(option.problem, self._curves, operation, option.rates)
         kept = option if serves(option) and (queues.keeps() if self._far else queues.holds()) else None
         if kept and not self._far and not (tuning and self._reach(option) > option.objective * (1 + PAYS)):
             self._budget.spend(queues.work)
@@ -293,7 +295,7 @@ class Best:
     def _assured(self, option: BestSchedule) -> BestSchedule | None:
         """Return the option, unchanged or with caps by which robots that are watched for longer keep every SLO."""
         operation = operated(option, self._curves, self._curves)
-        queues = OwnQueues(option.problem, self._curves, operation, operation.rates or option.rates)
+        queues = ClosedLoopRefinement(option.problem, self._curves, operation, operation.rates or option.rates)
         found = queues.assured()
         self._budget.spend(queues.work)
         if found is operation:
@@ -306,7 +308,7 @@ class Best:
             return option.objective
         key = option.hosts, option.rates
         if key not in self._reached:
-            queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
+            queues = ClosedLoopRefinement(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
             most = queues.most()
             self._budget.spend(queues.work)
             self._reached[key] = max(option.objective, option.problem.objective(most) if most else 0.0)
@@ -316,7 +318,9 @@ class Best:
         assert found.rates is not None
         return self._reach(BestSchedule(found.parts.problem, found.parts.hosts, found.rates))
 
-    def _tuned(self, option: BestSchedule, queues: OwnQueues, known: Mapping[int, float] = NOTHING) -> BestSchedule | None:
+    def _tuned(
+        self, option: BestSchedule, queues: ClosedLoopRefinement, known: Mapping[int, float] = NOTHING
+    ) -> BestSchedule | None:
         """Return the option with caps by which robots keep every SLO in their own queues; None: none are known."""
         tuned = queues.tuned(known)
         found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
@@ -348,14 +352,14 @@ class Best:
         far = self._found is not None and tuned.worth < (1 - COSTLY) * self._found.score
         return far or not self._within_curves(tuned)
 
-    def _looked_at(self, option: BestSchedule, placement: Placement) -> tuple[OwnQueues, BestSchedule | None]:
-        queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
+    def _looked_at(self, option: BestSchedule, placement: Placement) -> tuple[ClosedLoopRefinement, BestSchedule | None]:
+        queues = ClosedLoopRefinement(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
         known = {i: limit for i, host in enumerate(hosts_of(placement, self._problem)) if (limit := self._limits.get(host, 0.0))}
         found = self._tuned(option, queues, known)
         self._budget.spend(queues.work)
         return queues, found
 
-    def _repacked(self, found: Candidate, queues: OwnQueues) -> Candidate | None:
+    def _repacked(self, found: Candidate, queues: ClosedLoopRefinement) -> Candidate | None:
         """Return the candidate with its servers of actions packed again, each valued by its robots' queue."""
         assert found.rates is not None
         hosts = hosts_of(found.placement, self._problem)

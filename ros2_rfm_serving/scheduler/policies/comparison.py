@@ -22,7 +22,7 @@ BEYOND = 1e-3
 do not resolve less than this; with more, a looser SLO or a GPU more could make a plan worth less by that much."""
 
 
-class Comparison:
+class ScheduleComparison:
     """Comparison of the schedules of one factory."""
 
     def __init__(self, curves: Curves, *, far: bool, by_queues: bool) -> None:

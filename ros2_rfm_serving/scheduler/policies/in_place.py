@@ -7,23 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.policies.groups import typical_hz
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.prediction.parts import Parted, Seats, seated
-from ros2_rfm_serving.scheduler.prediction.rates import Host
-from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.prediction.parts import Seats, SplitClass, seated
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
+from ros2_rfm_serving.scheduler.problem import Demand, PlanningProblem, TaskClass
 
 
 @dataclass(frozen=True)
 class InPlace:
     """Servers, with the demands of the problem, and the seats of their robots."""
 
-    problem: Problem
+    problem: PlanningProblem
     names: tuple[str, ...]
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostedServer, ...]
     robots: tuple[tuple[Seats, ...], ...]
     """Seats of the robots of each class."""
 
-    def parts_of(self, large: bool) -> Iterator[Parted]:
+    def parts_of(self, large: bool) -> Iterator[SplitClass]:
         """Yield the parts of the classes, and (unless `large`) the finer ones where servers differ by the parts that they serve."""
         parts = seated(self.problem, self.hosts, self.robots)
         yield parts
@@ -32,17 +32,17 @@ class InPlace:
             yield finer
 
 
-def in_place(problem: Problem, curves: Curves) -> InPlace | None:
+def in_place(problem: PlanningProblem, curves: Curves) -> InPlace | None:
     """Return the active placement; None: there is none, or it cannot serve some robots."""
     return _InPlace(problem, curves).found()
 
 
 class _InPlace:
-    def __init__(self, problem: Problem, curves: Curves) -> None:
+    def __init__(self, problem: PlanningProblem, curves: Curves) -> None:
         self._problem, self._curves = problem, curves
         placements = problem.previous.placements if problem.previous else ()
         own = [p for p in placements if p.server in problem.servers and not p.gpu]
-        configs = {p.server: Config(p.model, problem.servers[p.server], p.batching, p.batch_size) for p in own}
+        configs = {p.server: ServerConfiguration(p.model, problem.servers[p.server], p.batching, p.batch_size) for p in own}
         self._configs = {server: c for server, c in configs.items() if c in curves.configs.get((c.model, c.gpu_type), ())}
         self._robots: dict[str, Counter[int]] = {server: Counter() for server in self._configs}
         """Server -> demand -> robots."""
@@ -57,7 +57,7 @@ class _InPlace:
         if not servers or not all(server for robots in servers for robot in robots for server in robot):
             return None
         used = [server for server, robots in self._robots.items() if robots]
-        hosts = tuple(Host(self._configs[server], tuple(sorted(self._robots[server].items()))) for server in used)
+        hosts = tuple(HostedServer(self._configs[server], tuple(sorted(self._robots[server].items()))) for server in used)
         at = {server: i for i, server in enumerate(used)}
         seats = tuple(tuple(tuple(at[server] for server in robot) for robot in robots) for robots in servers)
         return InPlace(self._problem, tuple(used), hosts, seats)

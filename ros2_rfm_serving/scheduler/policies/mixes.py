@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, tidy, typical_hz
+from ros2_rfm_serving.scheduler.policies.groups import Placement, ServerGroup, tidy, typical_hz
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, Share, whole_mix
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 FEW_SERVERS = 16
 """Most servers for which there is time for more than one mix, and for ROSA's schedule, whose search takes longer than ours."""
@@ -18,7 +18,7 @@ THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False)
 obligations have whole robots. A large factory uses the first mix that exists."""
 
 
-def mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
+def mixes(problem: PlanningProblem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
     thorough = len(problem.servers) <= FEW_SERVERS and budget.work > 0
     obliged = any(demand.fixed_hz for demand in problem.demands)  # otherwise both thorough programs are the same
     for slack, robots in (THOROUGH_MIXES if obliged else THOROUGH_MIXES[-1:]) if thorough else MIXES:
@@ -29,7 +29,7 @@ def mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Ite
     yield _rounded(problem, curves, _dominant(bound))
 
 
-def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:
+def _placed(problem: PlanningProblem, mix: tuple[Share, ...]) -> Placement:
     """Return a mix of whole servers with whole robots."""
     robots: list[dict[int, int]] = [{} for _ in mix]
     for demand in problem.demands:
@@ -38,13 +38,13 @@ def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:
             return ()
         for mine, number in zip(robots, _apportioned(problem.robots_of(demand), weights), strict=True):
             mine[demand.index] = number
-    groups = [Group(s.column.config, round(s.servers), ()).with_robots(r) for s, r in zip(mix, robots, strict=True)]
+    groups = [ServerGroup(s.column.config, round(s.servers), ()).with_robots(r) for s, r in zip(mix, robots, strict=True)]
     return _all_used(problem, tidy(groups))
 
 
-def _dominant(bound: Bound) -> dict[Config, float]:
+def _dominant(bound: Bound) -> dict[ServerConfiguration, float]:
     """Return all servers of a model and GPU type in the configuration that has most of them."""
-    by_type: dict[tuple[str, str], dict[Config, float]] = defaultdict(lambda: defaultdict(float))
+    by_type: dict[tuple[str, str], dict[ServerConfiguration, float]] = defaultdict(lambda: defaultdict(float))
     for share in bound.mix:
         by_type[share.column.config.model, share.column.config.gpu_type][share.column.config] += share.servers
     return {
@@ -52,10 +52,10 @@ def _dominant(bound: Bound) -> dict[Config, float]:
     }
 
 
-def _rounded(problem: Problem, curves: Curves, shares: dict[Config, float]) -> Placement:
+def _rounded(problem: PlanningProblem, curves: Curves, shares: dict[ServerConfiguration, float]) -> Placement:
     """Return whole servers by the largest remainder within each GPU type, with robots by the capacity of the servers."""
     counts = _whole_servers(problem, shares)
-    robots: dict[Config, dict[int, int]] = defaultdict(dict)
+    robots: dict[ServerConfiguration, dict[int, int]] = defaultdict(dict)
     for demand in problem.demands:
         places = [c for c in counts if c.model == demand.model and _carries(curves, c, demand.index, problem)]
         places = places or [c for c in counts if c.model == demand.model]
@@ -64,15 +64,15 @@ def _rounded(problem: Problem, curves: Curves, shares: dict[Config, float]) -> P
         weights = [counts[c] * curves.max_rate_hz(c) for c in places]
         for config, number in zip(places, _apportioned(problem.robots_of(demand), weights), strict=True):
             robots[config][demand.index] = number
-    return _all_used(problem, tidy(Group(c, n, ()).with_robots(robots[c]) for c, n in counts.items()))
+    return _all_used(problem, tidy(ServerGroup(c, n, ()).with_robots(robots[c]) for c, n in counts.items()))
 
 
-def _carries(curves: Curves, config: Config, demand: int, problem: Problem) -> bool:
+def _carries(curves: Curves, config: ServerConfiguration, demand: int, problem: PlanningProblem) -> bool:
     d = problem.demands[demand]
     return curves.sought_hz(config, d.slo) > 0
 
 
-def _whole_servers(problem: Problem, shares: dict[Config, float]) -> dict[Config, int]:
+def _whole_servers(problem: PlanningProblem, shares: dict[ServerConfiguration, float]) -> dict[ServerConfiguration, int]:
     counts = {config: int(share + 1e-6) for config, share in shares.items()}
     for model in problem.models:  # each model has a server
         mine = [c for c in shares if c.model == model]
@@ -97,7 +97,7 @@ def _apportioned(total: int, weights: list[float]) -> list[int]:
     return counts
 
 
-def _all_used(problem: Problem, placement: Placement) -> Placement:
+def _all_used(problem: PlanningProblem, placement: Placement) -> Placement:
     """Return the placement with unused servers added where the load per server is highest, relative to its capacity."""
     groups = list(placement)
     for gpu_type, available in problem.gpus.items():
@@ -109,5 +109,5 @@ def _all_used(problem: Problem, placement: Placement) -> Placement:
     return tidy(groups)
 
 
-def _load(problem: Problem, group: Group) -> float:
+def _load(problem: PlanningProblem, group: ServerGroup) -> float:
     return sum(n * typical_hz(problem, d) for d, n in group.robots) / group.config.batch_size

@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host
-from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
+from ros2_rfm_serving.scheduler.problem import PlanningProblem, TaskClass
 
 
-def independent(problem: Problem) -> bool:
+def independent(problem: PlanningProblem) -> bool:
     """Return whether no robot waits for more than one server."""
     return all(len(task.coupled) <= 1 for task in problem.classes)
 
 
-def neighbours(problem: Problem, curves: Curves, hosts: Sequence[Host]) -> Iterator[Host]:
+def neighbours(problem: PlanningProblem, curves: Curves, hosts: Sequence[HostedServer]) -> Iterator[HostedServer]:
     """Yield servers with one robot more, less or another, in the same batches; and with the robots of one or two servers, anyhow
     configured."""
     for host in dict.fromkeys(hosts):
@@ -39,13 +39,13 @@ def neighbours(problem: Problem, curves: Curves, hosts: Sequence[Host]) -> Itera
             yield from _hosts(curves.of(one.config.model), Counter(dict(one.robots)) + Counter(dict(other.robots)))
 
 
-def _hosts(configs: Sequence[Config], robots: Counter[int]) -> Iterator[Host]:
+def _hosts(configs: Sequence[ServerConfiguration], robots: Counter[int]) -> Iterator[HostedServer]:
     if all(count >= 0 for count in robots.values()) and any(robots.values()):
         present = tuple(sorted((demand, count) for demand, count in robots.items() if count))
-        yield from (Host(config, present) for config in configs)
+        yield from (HostedServer(config, present) for config in configs)
 
 
-def alone(problem: Problem, host: Host) -> tuple[Problem, Host]:
+def alone(problem: PlanningProblem, host: HostedServer) -> tuple[PlanningProblem, HostedServer]:
     """Return its robots as a factory of their own, and the host with the demands of that."""
     counts = dict(host.robots)
     classes: list[TaskClass] = []
@@ -56,4 +56,4 @@ def alone(problem: Problem, host: Host) -> tuple[Problem, Host]:
             robots += [counts[d.index] for d in here]
             acting = max((counts[d.index] for d in here if d.goal_coupled), default=0)
             classes.append(replace(task, num_robots=acting, demands=demands))
-    return replace(problem, classes=tuple(classes)), Host(host.config, tuple(enumerate(robots)))
+    return replace(problem, classes=tuple(classes)), HostedServer(host.config, tuple(enumerate(robots)))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import Operation
-from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, RateSearch
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, HostedServer, Rates, RateSearch
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 DIGITS = 6
 """Digits to which objectives count as equal."""
@@ -18,9 +18,9 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class BestSchedule:
-    problem: Problem
+    problem: PlanningProblem
     """Problem of the factory, or a finer one whose classes are parts (see `parts`)."""
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostedServer, ...]
     rates: Rates
     gpus: tuple[str, ...] = ()
     """Name of the GPU under each host, where several share one; empty: each has its own."""
@@ -29,9 +29,9 @@ class BestSchedule:
     complete: bool = True
     """False: the budget is used up, and there may be a better schedule."""
     tuned: Operation | None = None
-    """Operation by the robots' own queues (see `own_queues`); None: by the curves."""
+    """Operation by the robots' own queues (see `closed_loop`); None: by the curves."""
     lost_hz: float = 0.0
-    """Weighted actions/s that the change to it costs, until the next expected one (see `stable`)."""
+    """Weighted actions/s that the change to it costs, until the next expected one (see `placement_matching`)."""
     equal: bool = False
     """True when it is worth as much as another one by the curves, and may be worth more by its robots' queues."""
     names: tuple[str, ...] = ()
@@ -102,12 +102,12 @@ def kind(option: BestSchedule) -> Hashable:
     )
 
 
-def lowered(problem: Problem, share: float) -> Problem:
+def lowered(problem: PlanningProblem, share: float) -> PlanningProblem:
     """Return the problem with this share of every floor."""
     return replace(problem, classes=tuple(replace(task, floor_hz=share * task.floor_hz) for task in problem.classes))
 
 
-def under(problem: Problem, schedule: BestSchedule) -> BestSchedule:
+def under(problem: PlanningProblem, schedule: BestSchedule) -> BestSchedule:
     """Return the schedule with the SLOs and floors of this problem."""
     slos = {(problem.classes[d.task].name, d.component): d.slo for d in problem.demands}
     floors = {task.name: task.floor_hz for task in problem.classes}

@@ -18,10 +18,10 @@ from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.policies.neighbours import alone
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.prediction.parts import Parted
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
-from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.prediction.parts import SplitClass
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates, RateSearch
+from ros2_rfm_serving.scheduler.problem import Demand, PlanningProblem, TaskClass
 
 NODES = 100, 400
 """Largest numbers of nodes of the search tree; the second is for a repetition where no solution was found."""
@@ -45,17 +45,17 @@ FEW = 12
 class Packed:
     """All servers, and the work of finding them, in units of `Budget`."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostedServer, ...]
     work: float
 
 
 def packed(
-    problem: Problem,
+    problem: PlanningProblem,
     curves: Curves,
-    hosts: Sequence[Host],
-    parts: Parted,
+    hosts: Sequence[HostedServer],
+    parts: SplitClass,
     rates: Rates,
-    limits: Mapping[Host, float] = MappingProxyType({}),
+    limits: Mapping[HostedServer, float] = MappingProxyType({}),
 ) -> Packed:
     """Return the best servers; those of `hosts` where none are better.
 
@@ -67,7 +67,13 @@ def packed(
 
 class _Packing:
     def __init__(
-        self, problem: Problem, curves: Curves, hosts: Sequence[Host], parts: Parted, rates: Rates, limits: Mapping[Host, float]
+        self,
+        problem: PlanningProblem,
+        curves: Curves,
+        hosts: Sequence[HostedServer],
+        parts: SplitClass,
+        rates: Rates,
+        limits: Mapping[HostedServer, float],
     ) -> None:
         acting = {d.model for d in problem.demands if d.for_actions}
         self._kept = [host for host in hosts if host.config.model not in acting]
@@ -80,7 +86,7 @@ class _Packing:
         self._waiting = replace(problem, classes=tuple(_waiting(problem, acting, elsewhere_s)))
         """Problem with only the models of actions; waits for other components are part of the cycle."""
         self._limits = limits
-        self._worth: dict[Host, float] = {}
+        self._worth: dict[HostedServer, float] = {}
         self._work = 0.0
 
     def run(self) -> Packed:
@@ -90,20 +96,20 @@ class _Packing:
         hosts = tuple(self._kept) + tuple(chosen.elements()) if chosen else tuple(self._kept) + tuple(self._now.elements())
         return Packed(hosts, self._work)
 
-    def _uniform(self) -> Iterator[Host]:
+    def _uniform(self) -> Iterator[HostedServer]:
         """Yield servers of one class each, with more and more robots as long as that pays."""
         for demand in self._demands:
             if demand.for_actions:
                 for config in self._curves.of(demand.model):
                     yield from self._growing(demand, config)
 
-    def _growing(self, demand: Demand, config: Config) -> Iterator[Host]:
+    def _growing(self, demand: Demand, config: ServerConfiguration) -> Iterator[HostedServer]:
         """Yield servers as long as more robots are worth more; then those with all robots on few servers, if others are worth
         more."""
         robots, best, vain = self._problem.robots_of(demand), 0.0, 0
         most = self._most(demand.index, config)
         for count in range(1, most + 1):
-            worth = self._value(host := Host(config, ((demand.index, count),)))
+            worth = self._value(host := HostedServer(config, ((demand.index, count),)))
             best, vain = (worth, 0) if worth > best else (best, vain + 1)
             if worth <= 0:
                 return
@@ -113,17 +119,17 @@ class _Packing:
         for servers in range(1, FEW + 1):
             for each in {robots // servers, -(-robots // servers)}:
                 if count < each <= most:
-                    yield Host(config, ((demand.index, each),))
+                    yield HostedServer(config, ((demand.index, each),))
 
-    def _most(self, demand: int, config: Config) -> int:
+    def _most(self, demand: int, config: ServerConfiguration) -> int:
         """Return the most robots of a demand on one server alone: clearly fewer than miss their SLO at any rate."""
         crowds = [host.robots[0][1] for host, limit in self._limits.items() if not limit and _alone(host, demand, config)]
         return int(THINNED * min(crowds)) if crowds else self._problem.robots_of(self._problem.demands[demand])
 
-    def _is_crowd(self, host: Host) -> bool:
+    def _is_crowd(self, host: HostedServer) -> bool:
         return len(host.robots) == 1 and host.robots[0][1] > self._most(host.robots[0][0], host.config)
 
-    def _value(self, host: Host) -> float:
+    def _value(self, host: HostedServer) -> float:
         """Return the weighted actions/s of the robots with System 1 there; 0: not even the floors are feasible."""
         if host not in self._worth:
             problem, by_itself = alone(self._waiting, host)
@@ -134,7 +140,7 @@ class _Packing:
             self._worth[host] = problem.separable(rates) if rates is not None else 0.0
         return self._worth[host]
 
-    def _chosen(self) -> Counter[Host]:
+    def _chosen(self) -> Counter[HostedServer]:
         """Return the chosen servers; empty: none are known that serve all robots."""
         hosts = [host for host, worth in self._worth.items() if worth > 0]
         linear = _Program(self._problem, self._demands, self._free, programs.linear(), hosts)
@@ -151,7 +157,7 @@ class _Packing:
                 return self._trimmed(+Counter({host: round(number) for host, number in found.items()}))
         return Counter()
 
-    def _near(self, shares: Mapping[Host, float]) -> list[Host]:
+    def _near(self, shares: Mapping[HostedServer, float]) -> list[HostedServer]:
         """Return the servers that are nearly worth what their places are worth elsewhere, the existing ones, and some of each
         demand: whole servers seldom fit if all of them have one size. shares: of that worth."""
         kept = {host for host, share in shares.items() if share * (1 + NEAR) >= 1.0 or host in self._now}
@@ -160,7 +166,7 @@ class _Packing:
             kept.update(sorted(mine, key=lambda host: -shares[host])[:SOME])
         return [host for host in shares if host in kept]
 
-    def _trimmed(self, chosen: Counter[Host]) -> Counter[Host]:
+    def _trimmed(self, chosen: Counter[HostedServer]) -> Counter[HostedServer]:
         """Return the servers without unused places, which are removed one by one where most of a demand's robots are."""
         hosts = [dict(host.robots) for host in chosen.elements()]
         configs = [host.config for host in chosen.elements()]
@@ -169,7 +175,7 @@ class _Packing:
             for i in range(sum(robots[demand.index] for robots in mine) - self._problem.robots_of(demand)):
                 mine[i % len(mine)][demand.index] -= 1
         kept = (tuple((d, n) for d, n in robots.items() if n > 0) for robots in hosts)
-        return Counter(Host(config, robots) for config, robots in zip(configs, kept, strict=True) if robots)
+        return Counter(HostedServer(config, robots) for config, robots in zip(configs, kept, strict=True) if robots)
 
 
 class _Program:
@@ -177,11 +183,11 @@ class _Program:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: PlanningProblem,
         demands: Sequence[Demand],
         free: Mapping[str, int],
         solver: pywraplp.Solver,
-        hosts: Sequence[Host],
+        hosts: Sequence[HostedServer],
         *,
         whole: bool = False,
     ) -> None:
@@ -195,7 +201,7 @@ class _Program:
             for demand, robots in host.robots:
                 self._served[demand].SetCoefficient(number, robots)
 
-    def solved(self, worth: Mapping[Host, float]) -> dict[Host, float] | None:
+    def solved(self, worth: Mapping[HostedServer, float]) -> dict[HostedServer, float] | None:
         """Return the number of each server; None: no solution was found."""
         for host, number in zip(self._hosts, self.numbers, strict=True):
             self.solver.Objective().SetCoefficient(number, worth[host])
@@ -206,24 +212,24 @@ class _Program:
             return None
         return {host: number.solution_value() for host, number in zip(self._hosts, self.numbers, strict=True)}
 
-    def price(self, host: Host) -> float:
+    def price(self, host: HostedServer) -> float:
         """Return what its GPU and its robots are worth elsewhere, by a solved linear program."""
         robots = sum(count * float(self._served[demand].dual_value()) for demand, count in host.robots)
         return float(self._gpus[host.config.gpu_type].dual_value()) + robots
 
 
-def _alone(host: Host, demand: int, config: Config) -> bool:
+def _alone(host: HostedServer, demand: int, config: ServerConfiguration) -> bool:
     """Return whether a host has only robots of this demand, in this configuration."""
     return host.config == config and len(host.robots) == 1 and host.robots[0][0] == demand
 
 
-def _waiting(problem: Problem, acting: Collection[str], elsewhere_s: Sequence[float]) -> Iterator[TaskClass]:
+def _waiting(problem: PlanningProblem, acting: Collection[str], elsewhere_s: Sequence[float]) -> Iterator[TaskClass]:
     for task, wait_s in zip(problem.classes, elsewhere_s, strict=True):
         cycle_s = task.cycle_s + (0.0 if task.overlapped else wait_s)
         yield replace(task, cycle_s=cycle_s, demands=tuple(d for d in task.demands if d.model in acting))
 
 
-def _elsewhere_s(problem: Problem, acting: Collection[str], curves: Curves, parts: Parted, rates: Rates) -> list[float]:
+def _elsewhere_s(problem: PlanningProblem, acting: Collection[str], curves: Curves, parts: SplitClass, rates: Rates) -> list[float]:
     """Return the average wait per action of each class for servers of other models."""
     waits = [0.0] * len(problem.classes)
     demands = parts.problem.demands

@@ -18,9 +18,9 @@ from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of
 from ros2_rfm_serving.scheduler.policies.neighbours import alone, neighbours
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.parts import Parted
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.parts import SplitClass
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates, RateSearch
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from ros2_rfm_serving.types import SYSTEM1
 
 NODES = 20
@@ -32,20 +32,20 @@ AROUND_SHARE = 0.5
 class Recombination:
     """Pool of servers, each with its highest known worth."""
 
-    def __init__(self, problem: Problem, budget: Budget) -> None:
+    def __init__(self, problem: PlanningProblem, budget: Budget) -> None:
         self._problem, self._budget = problem, budget
-        self._worth: dict[Host, float] = {}
-        """Worth of the robots whose System 1 is there (`Problem.separable`)."""
-        self._useless: set[Host] = set()
+        self._worth: dict[HostedServer, float] = {}
+        """Worth of the robots whose System 1 is there (`PlanningProblem.separable`)."""
+        self._useless: set[HostedServer] = set()
         """Servers on which not even the floors are feasible."""
         self._news, self._around = False, AROUND_SHARE * budget.work
 
-    def add(self, hosts: Iterable[Host], parts: Parted, rates: Rates) -> None:
+    def add(self, hosts: Iterable[HostedServer], parts: SplitClass, rates: Rates) -> None:
         """Add the servers of a placement with its rates; `hosts` have the demands of the problem, and `parts` its own."""
         for host, parted in zip(hosts, parts.hosts, strict=True):
             self._found(host, _worth(parts.problem, parted, rates))
 
-    def look_around(self, hosts: Sequence[Host], curves: Curves) -> None:
+    def look_around(self, hosts: Sequence[HostedServer], curves: Curves) -> None:
         """Add servers a step away from these, each valued by itself."""
         for host in neighbours(self._problem, curves, hosts):
             if self._around <= 0:
@@ -61,7 +61,7 @@ class Recombination:
                 else:
                     self._found(host, _worth(problem, by_itself, rates))
 
-    def _found(self, host: Host, worth: float) -> None:
+    def _found(self, host: HostedServer, worth: float) -> None:
         if worth > self._worth.get(host, -1.0):
             self._worth[host], self._news = worth, True
 
@@ -86,7 +86,7 @@ class Recombination:
             return ()
         return groups_of(host for host, number in zip(hosts, chosen, strict=True) for _ in range(round(number.solution_value())))
 
-    def _constrain(self, solver: pywraplp.Solver, hosts: Sequence[Host], chosen: Sequence[pywraplp.Variable]) -> None:
+    def _constrain(self, solver: pywraplp.Solver, hosts: Sequence[HostedServer], chosen: Sequence[pywraplp.Variable]) -> None:
         gpus = {gpu_type: solver.Constraint(0, number) for gpu_type, number in self._problem.gpus.items()}
         counts = [self._problem.robots_of(demand) for demand in self._problem.demands]
         served = [solver.Constraint(count, count) for count in counts]
@@ -96,7 +96,7 @@ class Recombination:
                 served[demand].SetCoefficient(number, robots)
 
 
-def _worth(problem: Problem, host: Host, rates: Rates) -> float:
+def _worth(problem: PlanningProblem, host: HostedServer, rates: Rates) -> float:
     served = ((problem.demands[index], robots) for index, robots in host.robots)
     acting = [(problem.classes[d.task], robots, rates[d.task]) for d, robots in served if d.component == SYSTEM1]
     return sum(problem.robot_worth(task, rate) * robots for task, robots, rate in acting)

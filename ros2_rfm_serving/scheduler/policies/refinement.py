@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.policies.best import Best
+from ros2_rfm_serving.scheduler.policies.best import BestPlanner
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of, tidy
+from ros2_rfm_serving.scheduler.policies.local_moves import LocalMoves
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule
-from ros2_rfm_serving.scheduler.policies.steps import Steps
+from ros2_rfm_serving.scheduler.prediction.closed_loop import QUEUE_WORK
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK
-from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, RateSearch
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 GAIN = 5e-4
 """Relative gain below which a move does not pay: half of what a looser SLO or another GPU may cost."""
@@ -35,12 +35,12 @@ JUDGED, LOADS = 12, 5
 
 
 class Refinement:
-    """Hill climbing from a plan of `best`, by moves of `steps.py`, with robots' own queues as the judge."""
+    """Hill climbing from a plan of `best`, by moves of `local_moves.py`, with robots' own queues as the judge."""
 
-    def __init__(self, problem: Problem, curves: Curves, best: Best, budget: Budget) -> None:
+    def __init__(self, problem: PlanningProblem, curves: Curves, best: BestPlanner, budget: Budget) -> None:
         """Prepare the climb. best: judges the neighbours, at the expense of `budget`."""
         self._problem, self._curves, self._best, self._budget = problem, curves, best, budget
-        self._steps = Steps(problem, curves)
+        self._steps = LocalMoves(problem, curves)
         self._seen: set[Placement] = set()
         self._vain = 0
         crowding = robots_per_server(problem) / CROWDED
@@ -91,19 +91,19 @@ class Refinement:
                 reached.append((self._best.reach(self._hosts(move), least, limits), reach, move))
         return [move for *_, move in sorted(reached, key=lambda one: (-one[0], -one[1]))]
 
-    def _limits(self, found: BestSchedule, hosts: Sequence[Host]) -> dict[Host, float]:
+    def _limits(self, found: BestSchedule, hosts: Sequence[HostedServer]) -> dict[HostedServer, float]:
         """Return the loads of the servers that seem to slow their robots: these are slower than their closed loops allow."""
         problem, rates = found.problem, found.rates
         loops_hz = RateSearch(problem, self._curves, found.hosts).closed_loops_hz(rates)
         slow = {c for c, (hz, loop_hz) in enumerate(zip(rates, loops_hz, strict=True)) if hz < SLOW * loop_hz}
-        limits: dict[Host, float] = {}
+        limits: dict[HostedServer, float] = {}
         for host, whole in zip(found.hosts, hosts, strict=True):
             asked = [(problem.demands[d], count) for d, count in host.robots]
             if any(demand.task in slow for demand, _ in asked):
                 limits[whole] = sum(count * demand.rate_hz(rates[demand.task]) for demand, count in asked)
         return limits
 
-    def _hosts(self, placement: Placement) -> tuple[Host, ...]:
+    def _hosts(self, placement: Placement) -> tuple[HostedServer, ...]:
         return tuple(hosts_of(placement, self._problem))
 
     def _neighbours(self, placement: Placement) -> Iterator[Placement]:
@@ -115,16 +115,16 @@ class Refinement:
                     yield move
 
 
-def robots_per_server(problem: Problem) -> float:
+def robots_per_server(problem: PlanningProblem) -> float:
     return sum(task.num_robots for task in problem.classes) / len(problem.servers)
 
 
-def has_few_robots(problem: Problem) -> bool:
+def has_few_robots(problem: PlanningProblem) -> bool:
     """Return whether servers have so few robots that their queues are quick to predict, and sharing a server decides much."""
     return robots_per_server(problem) <= FEW
 
 
-def whole_hosts(problem: Problem, schedule: BestSchedule) -> tuple[Host, ...]:
+def whole_hosts(problem: PlanningProblem, schedule: BestSchedule) -> tuple[HostedServer, ...]:
     """Return the servers of a schedule with the demands of `problem`, in place of those of the parts of its classes."""
     demands = {(problem.classes[d.task].name, d.component): d.index for d in problem.demands}
     there = schedule.problem

@@ -16,10 +16,10 @@ from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.policies.groups import ServerGroup, hosts_of
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates
+from ros2_rfm_serving.scheduler.problem import Demand, PlanningProblem
 
 RATE_TOLERANCE = 1e-3
 """Tolerance eps of the binary search, relative to f_max."""
@@ -33,7 +33,7 @@ PACKING_NODES = 1000
 
 @dataclass(frozen=True)
 class RosaSchedule:
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostedServer, ...]
     rates: Rates
     cut_short: bool = False
 
@@ -42,14 +42,14 @@ class RosaSchedule:
 class _ServerConfig:
     """Configuration p of ROSA eq. 3: one server for k robots of one demand."""
 
-    config: Config
+    config: ServerConfiguration
     demand: int
     robots: int
     mean_s: float
 
 
 class Rosa:
-    def __init__(self, problem: Problem, curves: Curves, budget: Budget, *, share: float = 1.0, worth: float = 0.0) -> None:
+    def __init__(self, problem: PlanningProblem, curves: Curves, budget: Budget, *, share: float = 1.0, worth: float = 0.0) -> None:
         """Prepare the search. share: of the budget, after which it ends. worth: objective above which a schedule is useful; the
         search also ends when it can find none above."""
         self._problem, self._curves, self._work, self._share, self._worth = problem, curves, budget, share, worth
@@ -69,13 +69,13 @@ class Rosa:
 
     # --- step 1: obligations with the minimum footprint ---
 
-    def _provision_obligations(self) -> list[Host] | None:
+    def _provision_obligations(self) -> list[HostedServer] | None:
         components: dict[tuple[str, str], list[Demand]] = defaultdict(list)
         for demand in self._problem.demands:
             if not demand.goal_coupled:
                 components[demand.component, demand.model].append(demand)
         free = dict(self._problem.gpus)
-        hosts: list[Host] = []
+        hosts: list[HostedServer] = []
         for demands in components.values():
             group = self._smallest_footprint(demands, free)
             if group is None:
@@ -84,20 +84,20 @@ class Rosa:
             hosts += hosts_of([group], self._problem)
         return hosts
 
-    def _smallest_footprint(self, demands: list[Demand], free: dict[str, int]) -> Group | None:
+    def _smallest_footprint(self, demands: list[Demand], free: dict[str, int]) -> ServerGroup | None:
         robots = tuple((d.index, self._problem.robots_of(d)) for d in demands)
         feasible = []
         for config in self._curves.of(demands[0].model):
             limit_hz = min(self._curves.capacity_hz(config, d.slo) for d in demands)
             for count in range(1, free[config.gpu_type] + 1):
-                group = Group(config, count, robots)
+                group = ServerGroup(config, count, robots)
                 loads = [self._fixed_load_hz(host) for host in hosts_of([group], self._problem)]
                 if max(loads) <= limit_hz:
                     feasible.append((count, self._curves.mean(config).at(max(loads)), group))
                     break
         return min(feasible, key=lambda f: f[:2])[2] if feasible else None
 
-    def _fixed_load_hz(self, host: Host) -> float:
+    def _fixed_load_hz(self, host: HostedServer) -> float:
         return sum(count * self._problem.demands[d].fixed_hz for d, count in host.robots)
 
     # --- step 2, one class: binary search over the shared rate ---
@@ -151,7 +151,7 @@ class Rosa:
 
     # --- feasibility of a rate vector: isolated packing, compaction, closed loop ---
 
-    def _feasible(self, rates: Sequence[float], budget: dict[str, int]) -> list[Host] | None:
+    def _feasible(self, rates: Sequence[float], budget: dict[str, int]) -> list[HostedServer] | None:
         configurations = self._enumerate_server_configurations(rates, budget)
         if configurations is None:
             return None
@@ -201,7 +201,7 @@ class Rosa:
             most[p.demand] = max(most.get(p.demand, 0), p.robots)
         return sum(-(-self._problem.robots_of(self._problem.demands[d]) // robots) for d, robots in most.items())
 
-    def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
+    def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[HostedServer] | None:
         """Solve ROSA eq. 3: how many servers of each configuration cover all robots."""
         demands = [d for d in self._problem.demands if d.goal_coupled]
         robots = tuple([(d.index, d.calls, self._problem.robots_of(d)) for d in demands])
@@ -215,7 +215,7 @@ class Rosa:
         if counts is None:
             return None
         numbers = zip(configurations, counts, strict=True)
-        return [Host(p.config, ((p.demand, p.robots),)) for p, number in numbers for _ in range(number)]
+        return [HostedServer(p.config, ((p.demand, p.robots),)) for p, number in numbers for _ in range(number)]
 
     def _packed(
         self, solver: pywraplp.Solver, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool
@@ -244,7 +244,7 @@ class Rosa:
             return None
         return tuple([round(y.solution_value()) for y in counts])
 
-    def _compaction(self, hosts: list[Host], rates: Sequence[float], budget: dict[str, int]) -> list[Host] | None:
+    def _compaction(self, hosts: list[HostedServer], rates: Sequence[float], budget: dict[str, int]) -> list[HostedServer] | None:
         """Merge low-load servers into high-headroom ones while every SLO holds, until the budget suffices."""
         hosts = sorted(hosts, key=lambda h: self._load_hz(h, rates))
         while any(sum(h.config.gpu_type == g for h in hosts) > n for g, n in budget.items()):
@@ -254,14 +254,14 @@ class Rosa:
             hosts = sorted(merged, key=lambda h: self._load_hz(h, rates))
         return hosts
 
-    def _merge_one(self, hosts: list[Host], rates: Sequence[float]) -> list[Host] | None:
+    def _merge_one(self, hosts: list[HostedServer], rates: Sequence[float]) -> list[HostedServer] | None:
         for low in hosts:
             others = [h for h in hosts if h is not low and self._same_component(h, low)]
             for high in sorted(others, key=lambda h: -self._headroom_hz(h, rates)):
                 robots = dict(high.robots)
                 for demand, count in low.robots:
                     robots[demand] = robots.get(demand, 0) + count
-                merged = Host(high.config, tuple(sorted(robots.items())))
+                merged = HostedServer(high.config, tuple(sorted(robots.items())))
                 if self._headroom_hz(merged, rates) >= 0:
                     rest = list(hosts)
                     rest.remove(low)
@@ -269,20 +269,20 @@ class Rosa:
                     return [*rest, merged]
         return None
 
-    def _same_component(self, one: Host, other: Host) -> bool:
+    def _same_component(self, one: HostedServer, other: HostedServer) -> bool:
         names = {self._problem.demands[d].component for h in (one, other) for d, _ in h.robots}
         return len(names) == 1 and (one.config.model, one.config.gpu_type) == (other.config.model, other.config.gpu_type)
 
-    def _headroom_hz(self, host: Host, rates: Sequence[float]) -> float:
+    def _headroom_hz(self, host: HostedServer, rates: Sequence[float]) -> float:
         demands = [self._problem.demands[d] for d, _ in host.robots]
         limit_hz = min(self._curves.capacity_hz(host.config, d.slo) for d in demands)
         return limit_hz - self._load_hz(host, rates)
 
-    def _load_hz(self, host: Host, rates: Sequence[float]) -> float:
+    def _load_hz(self, host: HostedServer, rates: Sequence[float]) -> float:
         demands = self._problem.demands
         return sum(count * demands[d].rate_hz(rates[demands[d].task]) for d, count in host.robots)
 
-    def _keeps_up(self, hosts: list[Host], rates: Sequence[float]) -> bool:
+    def _keeps_up(self, hosts: list[HostedServer], rates: Sequence[float]) -> bool:
         """Check ROSA eq. 4, with the mean latency over each class's robots."""
         waits: dict[int, float] = defaultdict(float)
         for host in hosts:

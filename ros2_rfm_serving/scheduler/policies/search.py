@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
+from ros2_rfm_serving.scheduler.policies.groups import Placement, ServerGroup, hosts_of, tidy
+from ros2_rfm_serving.scheduler.policies.local_moves import LocalMoves, replaced
 from ros2_rfm_serving.scheduler.policies.neighbours import independent
 from ros2_rfm_serving.scheduler.policies.recombination import Recombination
-from ros2_rfm_serving.scheduler.policies.steps import Steps, replaced
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
+from ros2_rfm_serving.scheduler.prediction.parts import SplitClass, parted, undivided
+from ros2_rfm_serving.scheduler.prediction.placement_matching import PlacementMatching
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
-from ros2_rfm_serving.scheduler.prediction.stable import Moves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from ros2_rfm_serving.scheduler.utility import MAX_MIN, PROPORTIONAL
 
 LARGE = 32
@@ -46,16 +46,16 @@ RECOMBINED = 25
 @dataclass(frozen=True)
 class Candidate:
     placement: Placement
-    parts: Parted
+    parts: SplitClass
     rates: Rates | None
     """Rates of the parts; None: not even the floors are feasible."""
     score: float
     """The objective, less what the change to it costs; or the negative distance from feasible."""
     lost_hz: float = 0.0
-    """Part of the objective that the change costs (see `stable`)."""
+    """Part of the objective that the change costs (see `placement_matching`)."""
 
 
-def rated(placement: Placement, parts: Parted, search: RateSearch, rates: Rates | None, lost_hz: float) -> Candidate:
+def rated(placement: Placement, parts: SplitClass, search: RateSearch, rates: Rates | None, lost_hz: float) -> Candidate:
     """Return a candidate with its score. rates: those that `search` found."""
     if rates is None:
         return Candidate(placement, parts, None, -search.distance(), lost_hz)
@@ -63,12 +63,12 @@ def rated(placement: Placement, parts: Parted, search: RateSearch, rates: Rates 
     return Candidate(placement, parts, rates, max(objective - lost_hz, LEAST_SCORE * objective), lost_hz)
 
 
-class Search:
+class PlacementSearch:
     """Deterministic hill climbing with restarts from shaken placements."""
 
-    def __init__(self, problem: Problem, curves: Curves, budget: Budget, moves: Moves, seed: int = 0) -> None:
+    def __init__(self, problem: PlanningProblem, curves: Curves, budget: Budget, moves: PlacementMatching, seed: int = 0) -> None:
         self._problem, self._curves, self._budget, self._moves = problem, curves, budget, moves
-        self._step = Steps(problem, curves)
+        self._step = LocalMoves(problem, curves)
         self._random = random.Random(seed)
         self._share = 1.0
         self._repairs = REPAIR_WORK * len(problem.servers)
@@ -79,7 +79,7 @@ class Search:
         self._worth = 0.0
         self._near: Rates | None = None
 
-    def evaluate(self, placement: Iterable[Group]) -> Candidate:
+    def evaluate(self, placement: Iterable[ServerGroup]) -> Candidate:
         groups = tidy(placement)
         if groups not in self._known:
             large = len(self._problem.servers) >= LARGE
@@ -226,11 +226,13 @@ class Search:
             yield from moves
 
 
-def by_a_fair_sum(problem: Problem, curves: Curves, budget: Budget, moves: Moves, seeds: Iterable[Placement]) -> list[Placement]:
+def by_a_fair_sum(
+    problem: PlanningProblem, curves: Curves, budget: Budget, moves: PlacementMatching, seeds: Iterable[Placement]
+) -> list[Placement]:
     """Return a placement found by the proportional objective, since single moves seldom help the slowest class."""
     if problem.aim != MAX_MIN or not budget.work:
         return []
-    fair = Search(replace(problem, aim=PROPORTIONAL), curves, budget, moves)
+    fair = PlacementSearch(replace(problem, aim=PROPORTIONAL), curves, budget, moves)
     found = fair.run(seeds, good_enough=math.inf, rounds=SHAKES, share=FAIR_SHARE)
     return [found.placement] if found else []
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 
+from ros2_rfm_serving.scheduler.estimates import declared_type
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError, is_there, smallest
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host
-from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.seen import declared_type
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 MOST = 24
 """Most ways to divide the models that are tried."""
@@ -23,7 +23,7 @@ Robots = Mapping[int, int]
 """Demand -> robots."""
 
 
-def sliced(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
+def sliced(problem: PlanningProblem, curves: Curves) -> Iterator[StaticPlacement]:
     """Yield placements that serve every robot; none where each model can have a GPU."""
     num_gpus = len(problem.servers)
     if num_gpus >= len(problem.models):
@@ -38,7 +38,7 @@ def sliced(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
                 yield placement
 
 
-def _fits(problem: Problem, placement: StaticPlacement) -> bool:
+def _fits(problem: PlanningProblem, placement: StaticPlacement) -> bool:
     """Return whether models that share a GPU fit into its memory together, as far as is known."""
     taken_gb: dict[str, float] = defaultdict(float)
     for host, gpu in zip(placement.hosts, placement.gpus, strict=True):
@@ -47,7 +47,7 @@ def _fits(problem: Problem, placement: StaticPlacement) -> bool:
     return all(gb <= problem.gpu_memory_gb.get(types[gpu], gb) for gpu, gb in taken_gb.items())
 
 
-def _robots_together(problem: Problem) -> Iterator[list[Robots]]:
+def _robots_together(problem: PlanningProblem) -> Iterator[list[Robots]]:
     """Yield robots of a class on as few GPUs as possible, and every class on all of them."""
     num_gpus = len(problem.servers)
     classes = [c for c, task in enumerate(problem.classes) for _ in range(task.num_robots)]
@@ -56,7 +56,7 @@ def _robots_together(problem: Problem) -> Iterator[list[Robots]]:
         yield [{d.index: count for c, count in Counter(robots).items() for d in problem.classes[c].demands} for robots in ways]
 
 
-def _models_together(problem: Problem, groups: Sequence[Sequence[str]]) -> list[Robots]:
+def _models_together(problem: PlanningProblem, groups: Sequence[Sequence[str]]) -> list[Robots]:
     return [{d.index: problem.robots_of(d) for d in problem.demands if d.model in models} for models in groups]
 
 
@@ -72,10 +72,10 @@ def _divided(models: Sequence[str], parts: int) -> Iterator[list[list[str]]]:
         yield from ([*groups[:i], [*group, last], *groups[i + 1 :]] for i, group in enumerate(groups))
 
 
-def _placed(problem: Problem, curves: Curves, way: Sequence[Robots], *, roomy: bool) -> StaticPlacement | None:
+def _placed(problem: PlanningProblem, curves: Curves, way: Sequence[Robots], *, roomy: bool) -> StaticPlacement | None:
     """Return the placement of one way; None: a model does not run there. roomy: with the batches of the highest load within
     SLOs."""
-    hosts: list[Host] = []
+    hosts: list[HostedServer] = []
     gpus: list[str] = []
     for (gpu, gpu_type), robots in zip(problem.servers.items(), way, strict=True):
         of_model: dict[str, dict[int, int]] = defaultdict(dict)
@@ -86,12 +86,12 @@ def _placed(problem: Problem, curves: Curves, way: Sequence[Robots], *, roomy: b
                 small = replace(smallest(curves, model, gpu_type), slices=len(of_model))
             except TooFewServersError:
                 return None
-            hosts.append(Host(_roomiest(problem, curves, small, mine) if roomy else small, tuple(sorted(mine.items()))))
+            hosts.append(HostedServer(_roomiest(problem, curves, small, mine) if roomy else small, tuple(sorted(mine.items()))))
             gpus.append(gpu)
     return StaticPlacement(tuple(hosts), tuple(task.num_robots for task in problem.classes), tuple(gpus))
 
 
-def _roomiest(problem: Problem, curves: Curves, config: Config, robots: Robots) -> Config:
+def _roomiest(problem: PlanningProblem, curves: Curves, config: ServerConfiguration, robots: Robots) -> ServerConfiguration:
     slos = [problem.demands[demand].slo for demand in robots]
     others = [replace(c, slices=config.slices) for c in curves.configs[config.model, config.gpu_type]]
     return max(others, key=lambda other: min(curves.capacity_hz(other, slo) for slo in slos))

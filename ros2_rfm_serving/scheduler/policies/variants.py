@@ -12,16 +12,16 @@ from ros2_rfm_serving.scheduler.policies.options import BestSchedule
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.parts import parted
+from ros2_rfm_serving.scheduler.prediction.placement_matching import PlacementMatching
 from ros2_rfm_serving.scheduler.prediction.predict import names_on
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
-from ros2_rfm_serving.scheduler.prediction.stable import Moves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates, RateSearch
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 
 class Variants:
     """Variants of the placements of one factory."""
 
-    def __init__(self, problem: Problem, curves: Curves, budget: Budget, moves: Moves) -> None:
+    def __init__(self, problem: PlanningProblem, curves: Curves, budget: Budget, moves: PlacementMatching) -> None:
         self._problem, self._curves, self._budget, self._moves = problem, curves, budget, moves
         self.uncapped: list[BestSchedule] = []
         """Schedules without caps, whose robots settle freely: it is not known yet whether SLOs are kept."""
@@ -37,7 +37,9 @@ class Variants:
             if rates is not None:
                 yield replace(schedule, rates=rates)
 
-    def as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
+    def as_it_is(
+        self, hosts: tuple[HostedServer, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None
+    ) -> Iterator[BestSchedule]:
         """Yield another policy's schedule with our caps, with its own and without, so that the way to its rates gives it no
         advantage."""
         named = names_on(self._problem, hosts, gpus) if gpus else []

@@ -23,9 +23,9 @@ from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs, utility
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.links import Links, Way
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves, Line
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.link_load import LinkDirection, NetworkLinkLoads
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, LatencyLine, ServerConfiguration
+from ros2_rfm_serving.scheduler.problem import Demand, PlanningProblem
 
 LEAST_RATE = 0.01
 """Least rate of each class in a mix of whole servers, as a share of f_max: its robots need servers where their SLOs hold."""
@@ -46,7 +46,7 @@ MANY = 16
 class Column:
     """Servers in one interval of load."""
 
-    config: Config
+    config: ServerConfiguration
     capacity_hz: float
     mean_s: float
     suits: frozenset[int]
@@ -74,7 +74,7 @@ class Bound:
 
 
 def upper_bound(
-    problem: Problem,
+    problem: PlanningProblem,
     curves: Curves,
     budget: Budget | None = None,
     *,
@@ -90,7 +90,7 @@ def upper_bound(
     """
     cuts = FINEST if len(problem.servers) > MANY else FINE
 
-    def limit_hz(config: Config, demand: Demand) -> float:
+    def limit_hz(config: ServerConfiguration, demand: Demand) -> float:
         queues = own_queues and demand.calls == 1.0 and curves.knows_queue(config)
         return curves.queued_hz(config, demand.slo) if queues else curves.sought_hz(config, demand.slo)
 
@@ -100,7 +100,7 @@ def upper_bound(
 
 
 def whole_mix(
-    problem: Problem, curves: Curves, bound: Bound, budget: Budget, *, slack: float, robots: bool, thorough: bool
+    problem: PlanningProblem, curves: Curves, bound: Bound, budget: Budget, *, slack: float, robots: bool, thorough: bool
 ) -> tuple[Share, ...]:
     """Return a mix of whole servers that keep their SLOs, with the configurations of the bound's mix; empty when none was found.
 
@@ -109,7 +109,7 @@ def whole_mix(
     """
     used = {share.column.config for share in bound.mix if share.servers > 1e-6}
 
-    def limit_hz(config: Config, demand: Demand) -> float:
+    def limit_hz(config: ServerConfiguration, demand: Demand) -> float:
         return curves.sought_hz(config, demand.slo)
 
     for demand in problem.demands:  # demands that the bound's mix leaves out need servers too
@@ -126,12 +126,12 @@ def whole_mix(
 
 
 def _columns(
-    problem: Problem,
+    problem: PlanningProblem,
     curves: Curves,
-    allowed: set[Config],
-    mean_s: Callable[[Config, float, float], float],
+    allowed: set[ServerConfiguration],
+    mean_s: Callable[[ServerConfiguration, float, float], float],
     cuts: tuple[float, int],
-    limit_hz: Callable[[Config, Demand], float],
+    limit_hz: Callable[[ServerConfiguration, Demand], float],
 ) -> list[Column]:
     """Return the columns of all models. mean_s(configuration, lower end, upper end of the interval): assumed latency of its
     servers. limit_hz: highest load at which a demand's SLO is met."""
@@ -150,7 +150,7 @@ def _columns(
 
 
 def _intervals(
-    mean: Line, limits: Mapping[int, float], max_rise: float, max_cuts: int
+    mean: LatencyLine, limits: Mapping[int, float], max_rise: float, max_cuts: int
 ) -> list[tuple[float, float, frozenset[int]]]:
     """Return (lower end, upper end, demands whose SLO is met throughout) of each interval; intervals are fine where the latency
     rises. limits: demand -> highest load at which its SLO is met."""
@@ -176,9 +176,9 @@ class _Mix:
     def __init__(
         self,
         solver: pywraplp.Solver,
-        problem: Problem,
+        problem: PlanningProblem,
         columns: list[Column],
-        frame_rows: Callable[[Config], float],
+        frame_rows: Callable[[ServerConfiguration], float],
         *,
         whole: bool = False,
         whole_robots: bool = False,
@@ -251,7 +251,7 @@ class _Mix:
         totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in problem.gpus.items()}
         in_all = solver.Constraint(0, self._most_servers) if self._most_servers < len(problem.servers) else None
         hosts = {d.index: solver.Constraint(0 if self._shared_gpus else 1, solver.infinity()) for d in problem.demands}
-        alike: dict[tuple[Config, frozenset[int], int], list[int]] = defaultdict(list)
+        alike: dict[tuple[ServerConfiguration, frozenset[int], int], list[int]] = defaultdict(list)
         for i, column in enumerate(self._columns):
             alike[column.config, column.suits, i if whole else 0].append(i)
         counted = []
@@ -279,7 +279,7 @@ class _Mix:
             row.SetCoefficient(robots, -demand.fixed_hz)
             row.SetCoefficient(column, 1)
 
-    def _add_rows(self, frame_rows: Callable[[Config], float]) -> None:
+    def _add_rows(self, frame_rows: Callable[[ServerConfiguration], float]) -> None:
         """Reserve the rows of pipelined sessions, which they keep however slow they are."""
         demands = self._problem.demands
         for model in dict.fromkeys(d.model for d in demands if d.rows):
@@ -295,7 +295,7 @@ class _Mix:
                 for var, each in rows:
                     enough.SetCoefficient(var, each)
 
-    def _most_rows(self, model: str, frame_rows: Callable[[Config], float]) -> float:
+    def _most_rows(self, model: str, frame_rows: Callable[[ServerConfiguration], float]) -> float:
         """Return the most rows: with one server of the model on each GPU, whose slices may be short."""
         configs = [column.config for column in self._columns if column.config.model == model]
         of_type = {gpu: max(frame_rows(c) for c in configs if c.gpu_type == gpu) for gpu in {c.gpu_type for c in configs}}
@@ -320,9 +320,9 @@ class _Mix:
             else:
                 self._add_waiting(task.coupled, task.num_robots).SetCoefficient(rate, task.cycle_s)
 
-    def _add_links(self, links: Links) -> None:
+    def _add_links(self, links: NetworkLinkLoads) -> None:
         """Limit the traffic of each link by its capacity, each way."""
-        rows: dict[Way, pywraplp.Constraint] = {}
+        rows: dict[LinkDirection, pywraplp.Constraint] = {}
         for column, served in zip(self._columns, self._served, strict=True):
             for index, rate in served.items():
                 task = self._problem.classes[self._problem.demands[index].task]

@@ -21,10 +21,18 @@ from heapq import heappop
 import numpy as np
 
 from ros2_rfm_serving.factory.cluster import StragglerConfig
-from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
-from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Tally, Waits, answer, drawn
-from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order, uncounted
-from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup, Request
+from ros2_rfm_serving.scheduler.prediction.initial_states import DRAWS, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.queue_stats import (
+    MOST_REQUESTS,
+    Found,
+    QueueRuns,
+    QueueStats,
+    WaitCounter,
+    answer,
+    drawn,
+)
+from ros2_rfm_serving.scheduler.prediction.service_order import patient, ranks, service_order, uncounted
 from ros2_rfm_serving.types.batch_wait import is_batch_wait_worthwhile, updated_request_interval
 
 REMEMBERED = 512
@@ -32,7 +40,7 @@ REMEMBERED = 512
 
 
 @dataclass(frozen=True)
-class Service:
+class BatchService:
     """Service times of batches, full or not."""
 
     batch_size: int
@@ -47,18 +55,18 @@ class Service:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def runs_of(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> QueueRuns:
+def runs_of(members: tuple[ClientGroup, ...], service: BatchService, most: int = MOST_REQUESTS) -> QueueRuns:
     """Return the runs of this queue. most: number of requests; with another number other starts are drawn."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), service.batch_size, *drawn(most)])
-    return QueueRuns(members, service.mean_s, lambda end_s: Run(members, service, rng).run(end_s), most)
+    return QueueRuns(members, service.mean_s, lambda end_s: QueueRun(members, service, rng).run(end_s), most)
 
 
-def waits(members: tuple[Member, ...], service: Service, most: int = MOST_REQUESTS) -> Waits:
+def waits(members: tuple[ClientGroup, ...], service: BatchService, most: int = MOST_REQUESTS) -> QueueStats:
     """Return the waiting times of the members in all of `runs_of`."""
     return runs_of(members, service, most).waits
 
 
-class Pace:
+class RequestPace:
     """Pace of one robot, as a server that waits learns it (`dispatch/history.py`)."""
 
     __slots__ = ("answered_s", "spread_s", "thought_s")
@@ -77,23 +85,27 @@ class Pace:
         return self.answered_s + self.thought_s + self.spread_s
 
 
-class Run:
+class QueueRun:
     """Simulation of one start."""
 
     def __init__(
-        self, members: Sequence[Member], service: Service, rng: np.random.Generator, mishap: Callable[[str, str], None] = uncounted
+        self,
+        members: Sequence[ClientGroup],
+        service: BatchService,
+        rng: np.random.Generator,
+        mishap: Callable[[str, str], None] = uncounted,
     ) -> None:
         """Prepare the robots. mishap: is called with (counter, problem) where a policy of another package fails."""
         self._service, self._members, self._rng = service, members, rng
         self._robots = team(members, service.mean_s, rng, ranked=ranks(service.order))
         self._mishap = mishap
-        self._paces = [Pace() for _ in self._robots] if service.waits else []
+        self._paces = [RequestPace() for _ in self._robots] if service.waits else []
 
     def run(self, end_s: float) -> Found:
         size, mean_s = self._service.batch_size, self._service.mean_s
         order = service_order(self._service.order, [mean_s] * size, self._robots, self._mishap)
         coming, paces = in_order(self._robots), self._paces
-        found: Found = [Tally() for _ in self._members]
+        found: Found = [WaitCounter() for _ in self._members]
         factors, free_s = self._factors(), 0.0
         ready: list[Request] = []
         while coming or ready:

@@ -17,14 +17,16 @@ import math
 from collections.abc import Sequence
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
-from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates
+from ros2_rfm_serving.scheduler.problem import PlanningProblem, TaskClass
 
 BOUND_BY_LOOP = 0.85
 """Share of its closed loop from which a class counts as limited by nothing else: it is not slowed for other classes."""
 
 
-def self_paced(problem: Problem, curves: Curves, hosts: Sequence[Host], rates: Rates, loops: Rates) -> tuple[float | None, ...]:
+def self_paced(
+    problem: PlanningProblem, curves: Curves, hosts: Sequence[HostedServer], rates: Rates, loops: Rates
+) -> tuple[float | None, ...]:
     """Return the action rate of each class that it reaches by itself, within every SLO; None: it needs its cap."""
     return tuple(
         _own_pace_hz(problem, curves, hosts, task) if rate >= BOUND_BY_LOOP * loop and not task.overlapped else None
@@ -32,7 +34,7 @@ def self_paced(problem: Problem, curves: Curves, hosts: Sequence[Host], rates: R
     )
 
 
-def _own_pace_hz(problem: Problem, curves: Curves, hosts: Sequence[Host], task: TaskClass) -> float | None:
+def _own_pace_hz(problem: PlanningProblem, curves: Curves, hosts: Sequence[HostedServer], task: TaskClass) -> float | None:
     mine = [h for h in hosts if any(problem.demands[d].task == task.demands[0].task for d, _ in h.robots)]
     latency_s = dict.fromkeys((d.index for d in task.coupled), 0.0)
     """Mean latency over the robots of the class."""
@@ -49,7 +51,7 @@ def _own_pace_hz(problem: Problem, curves: Curves, hosts: Sequence[Host], task: 
     return task.closed_loop_hz(latency_s)
 
 
-def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | None:
+def _convoy_response_s(problem: PlanningProblem, curves: Curves, host: HostedServer) -> float | None:
     """Return the response of a server that only System 1 of synchronous classes uses; None: an SLO might be missed."""
     demands = [problem.demands[d] for d, _ in host.robots]
     tasks = [problem.classes[d.task] for d in demands]
@@ -62,11 +64,11 @@ def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | 
     return response_s if all(d.slo.response_s(tail_s, response_s) <= d.slo.kept_s for d in demands) else None
 
 
-def _service_s(curves: Curves, host: Host) -> float:
+def _service_s(curves: Curves, host: HostedServer) -> float:
     return curves.typical_s(host.config, 50.0)
 
 
-def _law_s(host: Host, service_s: float, cycle_s: float) -> float:
+def _law_s(host: HostedServer, service_s: float, cycle_s: float) -> float:
     robots = sum(count for _, count in host.robots)
     convoys = math.ceil(robots / host.config.batch_size)
     busy = min(1.0, robots * service_s / (cycle_s + service_s))
@@ -74,7 +76,7 @@ def _law_s(host: Host, service_s: float, cycle_s: float) -> float:
     return max(service_s + wait_s, convoys * service_s - cycle_s)
 
 
-def _fastest_response_s(problem: Problem, curves: Curves, host: Host) -> float | None:
+def _fastest_response_s(problem: PlanningProblem, curves: Curves, host: HostedServer) -> float | None:
     """Return the mean latency when the loops of all its robots are as fast as without queueing; None: an SLO is missed then."""
     load_hz = sum(count * problem.demands[d].rate_hz(_fastest_hz(problem, curves, d)) for d, count in host.robots)
     demands = [problem.demands[d] for d, _ in host.robots]
@@ -82,6 +84,6 @@ def _fastest_response_s(problem: Problem, curves: Curves, host: Host) -> float |
     return curves.mean(host.config).at(load_hz) if fits else None
 
 
-def _fastest_hz(problem: Problem, curves: Curves, demand: int) -> float:
+def _fastest_hz(problem: PlanningProblem, curves: Curves, demand: int) -> float:
     task = problem.classes[problem.demands[demand].task]
     return task.closed_loop_hz({d.index: min(curves.mean(c).y[0] for c in curves.of(d.model)) for d in task.coupled})

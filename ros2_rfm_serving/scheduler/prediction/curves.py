@@ -40,7 +40,7 @@ STATE = ("profile", "stragglers", "configs", "_measured", "_steps", "_away_s", "
 
 
 @dataclass(frozen=True)
-class Config:
+class ServerConfiguration:
     """Configuration of a server."""
 
     model: str
@@ -69,7 +69,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Line:
+class LatencyLine:
     """Function of the load in requests/s: piecewise linear, constant below the first point, non-decreasing, and infinite beyond the
     last one, because unmeasured loads are not extrapolated. Where a law of the measurements is known, it supplies the first point,
     for no load."""
@@ -146,12 +146,14 @@ class Curves:
         self.stragglers, self._away_s, self._continuous = dict(stragglers), dict(away_s), frozenset(continuous)
         usable = set(fits)
         known = {(m, g) for m, g, _, _ in profile.measured()}
-        self.configs: dict[tuple[str, str], list[Config]] = {}
+        self.configs: dict[tuple[str, str], list[ServerConfiguration]] = {}
         for model in models:
             for gpu_type in gpu_types:
                 if (model, gpu_type) in known & usable:
                     sizes = profile.batch_sizes(model, gpu_type)
-                    self.configs[model, gpu_type] = [Config(model, gpu_type, batching, size) for batching, size in sizes]
+                    self.configs[model, gpu_type] = [
+                        ServerConfiguration(model, gpu_type, batching, size) for batching, size in sizes
+                    ]
         self._steps = dict(steps)
         self._forget()
 
@@ -164,10 +166,10 @@ class Curves:
         self._forget()
 
     def _forget(self) -> None:
-        self._stepped: dict[Config, SteppedService | None] = {}
-        self._laws: dict[Config, ContinuousService | None] = {}
-        self._lines: dict[tuple[Config, str, bool], Line] = {}
-        self._capacities: dict[tuple[Config, Slo], float] = {}
+        self._stepped: dict[ServerConfiguration, SteppedService | None] = {}
+        self._laws: dict[ServerConfiguration, ContinuousService | None] = {}
+        self._lines: dict[tuple[ServerConfiguration, str, bool], LatencyLine] = {}
+        self._capacities: dict[tuple[ServerConfiguration, Slo], float] = {}
         self.rates_found: Remembered[Hashable, tuple[tuple[float, ...] | None, float]] = Remembered()
         """(rates or None, work) of searches with these curves (`rates.py`)."""
         self.equilibria: Remembered[Hashable, Any] = Remembered()
@@ -184,45 +186,45 @@ class Curves:
         found.configs = {key: configs for key, configs in self.configs.items() if key[1] in gpu_types}
         return found
 
-    def of(self, model: str) -> list[Config]:
+    def of(self, model: str) -> list[ServerConfiguration]:
         """Return every configuration that serves a model."""
         return [config for (m, _), configs in self.configs.items() if m == model for config in configs]
 
     @property
-    def all(self) -> list[Config]:
+    def all(self) -> list[ServerConfiguration]:
         return [config for configs in self.configs.values() for config in configs]
 
-    def mean(self, config: Config) -> Line:
+    def mean(self, config: ServerConfiguration) -> LatencyLine:
         """Return the mean latency in s."""
         return self._line(config, "mean")
 
-    def quantile(self, config: Config, percentile: float) -> Line:
+    def quantile(self, config: ServerConfiguration, percentile: float) -> LatencyLine:
         """Return the latency in s at a percentile."""
         return self._line(config, column_of(percentile))
 
-    def away_s(self, config: Config) -> float:
+    def away_s(self, config: ServerConfiguration) -> float:
         """Return the part of every latency that is due to the distance of the host."""
         return self._away_s.get(config.gpu_type, 0.0)
 
-    def max_rate_hz(self, config: Config) -> float:
+    def max_rate_hz(self, config: ServerConfiguration) -> float:
         return self.mean(config).x[-1]
 
-    def pads_batches(self, config: Config) -> bool:
+    def pads_batches(self, config: ServerConfiguration) -> bool:
         """Return whether batches take as long as one request alone, full or not, as CUDA graphs of one size do."""
         full_s = self._full_s(config)
         return config.batching == "fixed" and math.isclose(self.typical_s(config, 50.0), full_s, rel_tol=PADDED)
 
-    def typical_s(self, config: Config, percentile: float) -> float:
+    def typical_s(self, config: ServerConfiguration, percentile: float) -> float:
         """Return the server's latency at hardly any load, without stragglers."""
         return self._line(config, column_of(percentile), measured=True).y[0] - self.away_s(config)
 
-    def stepped_law(self, config: Config) -> SteppedService | None:
+    def stepped_law(self, config: ServerConfiguration) -> SteppedService | None:
         """Return the law of an action model with stepwise batching, if it matches the measurements."""
         if config not in self._stepped:
             self._stepped[config] = self._stepped_law(config)
         return self._stepped[config]
 
-    def _stepped_law(self, config: Config) -> SteppedService | None:
+    def _stepped_law(self, config: ServerConfiguration) -> SteppedService | None:
         law = self._steps.get((config.model, config.gpu_type)) if config.batching == "continuous" else None
         if law is None:
             return None
@@ -233,29 +235,29 @@ class Curves:
             return None
         return law.slower(pace) if late else law
 
-    def knows(self, config: Config) -> bool:
+    def knows(self, config: ServerConfiguration) -> bool:
         """Return whether such a server was measured."""
         return replace(config, slices=1) in self.configs.get((config.model, config.gpu_type), ())
 
-    def knows_queue(self, config: Config) -> bool:
+    def knows_queue(self, config: ServerConfiguration) -> bool:
         """Return whether the robots' own queue at such a server can be simulated, where only actions wait for it."""
         return self.pads_batches(config) or self.stepped_law(config) is not None
 
-    def frame_rows(self, config: Config) -> float:
+    def frame_rows(self, config: ServerConfiguration) -> float:
         """Return the rows that pipelined sessions may keep there together (`server/engine_queues.py`): 0 in batches that begin and
         end together, otherwise one less than the engine has; inf: unknown."""
         law = self.stepped_law(config)
         together = config.batching == "fixed" and config.gpu_type not in self._continuous
         return 0 if together else law.max_rows - 1 if law else math.inf
 
-    def batch_s(self, config: Config) -> float:
+    def batch_s(self, config: ServerConfiguration) -> float:
         """Return the duration of equally long batches (`pads_batches`), without network and stragglers."""
         return min(self._full_s(config), self.typical_s(config, 50.0))
 
-    def _full_s(self, config: Config) -> float:
+    def _full_s(self, config: ServerConfiguration) -> float:
         return config.batch_size / self._line(config, "mean", measured=True).x[-1]
 
-    def queued_hz(self, config: Config, slo: Slo) -> float:
+    def queued_hz(self, config: ServerConfiguration, slo: Slo) -> float:
         """Return the highest load at which the own queue of some robots may keep an SLO, where it can be simulated (`knows_queue`):
         the highest measured one, if one request alone is within the SLO."""
         law = self.stepped_law(config)
@@ -265,7 +267,7 @@ class Curves:
         kept = slo.percentile < TYPICAL or slo.frames_s + alone_s <= slo.kept_s
         return self.max_rate_hz(config) if kept else self.sought_hz(config, slo)
 
-    def shared_law(self, config: Config) -> ContinuousService | None:
+    def shared_law(self, config: ServerConfiguration) -> ContinuousService | None:
         """Return the law of requests that share a server evenly: latency is linear in their number (Little's law, rate x latency).
         None: the law is another one that the curve does not show, or there are stragglers."""
         if config.batching != "continuous" or config.gpu_type in self.stragglers:
@@ -274,7 +276,7 @@ class Curves:
             self._laws[config] = self._shared_law(config)
         return self._laws[config]
 
-    def _shared_law(self, config: Config) -> ContinuousService | None:
+    def _shared_law(self, config: ServerConfiguration) -> ContinuousService | None:
         lines, away_s = [self._measured_line(config, column) for column in ("mean", "p99", "p50")], self.away_s(config)
         mean_s, tail, half = (np.array(line.y) - away_s for line in lines)
         if len(mean_s) < 3:
@@ -287,7 +289,7 @@ class Curves:
         scatter = float((tail / half).min()) - 1.0
         return ContinuousService(base_s=alone_s - each_s, per_request_s=each_s, jitter=scatter / NORMAL_P99)
 
-    def capacity_hz(self, config: Config, slo: Slo) -> float:
+    def capacity_hz(self, config: ServerConfiguration, slo: Slo) -> float:
         """Return the highest load that meets an SLO; 0: there is none."""
         key = (config, slo)
         if key not in self._capacities:
@@ -296,7 +298,7 @@ class Curves:
             self._capacities[key] = capacity_hz(config, slo) if taken else 0.0
         return self._capacities[key]
 
-    def sought_hz(self, config: Config, slo: Slo) -> float:
+    def sought_hz(self, config: ServerConfiguration, slo: Slo) -> float:
         """Return the highest load for the search of plans. Where no load meets an SLO by the curve, but the robots' own queue may,
         it is that of rows that arrive together; the queue decides."""
         if (load_hz := self.capacity_hz(config, slo)) or not (law := self.stepped_law(config)):
@@ -305,14 +307,14 @@ class Curves:
         kept = [n / s for n, s in batches if slo.response_s(away_s + s * (1 + NORMAL_P99 * law.jitter), away_s + s) <= slo.kept_s]
         return min(max(kept, default=0.0), self.max_rate_hz(config))
 
-    def alone_s(self, config: Config, percentile: float) -> tuple[float, float]:
+    def alone_s(self, config: ServerConfiguration, percentile: float) -> tuple[float, float]:
         """Return the latency at a percentile at hardly any load, and its mean."""
         if law := self.stepped_law(config):
             away_s = self.away_s(config)
             return away_s + law.mean_s(1) * (1 + NORMAL_P99 * law.jitter), away_s + law.mean_s(1)
         return self.quantile(config, percentile).y[0], self.mean(config).y[0]
 
-    def share_s(self, config: Config, slo: Slo) -> float:
+    def share_s(self, config: ServerConfiguration, slo: Slo) -> float:
         """Return the part of an SLO that network and margin leave for such a server; 0 or less: there is none."""
         if not slo.travel_s or math.isinf(slo.promised_s):
             return slo.kept_s
@@ -322,10 +324,10 @@ class Curves:
         latency_s = self.quantile(config, slo.percentile).at(load_hz)
         return slo.kept_s + slo.frames_s - (slo.response_s(latency_s, self.mean(config).at(load_hz)) - latency_s)
 
-    def _near_capacity_hz(self, config: Config, slo: Slo) -> float:
+    def _near_capacity_hz(self, config: ServerConfiguration, slo: Slo) -> float:
         return self.quantile(config, slo.percentile).highest_hz(slo.kept_s - slo.frames_s)
 
-    def _far_capacity_hz(self, config: Config, slo: Slo) -> float:
+    def _far_capacity_hz(self, config: ServerConfiguration, slo: Slo) -> float:
         mean, tail = self.mean(config), self.quantile(config, slo.percentile)
 
         def keeps(load_hz: float) -> bool:
@@ -341,7 +343,7 @@ class Curves:
             low_hz, high_hz = (middle_hz, high_hz) if keeps(middle_hz) else (low_hz, middle_hz)
         return low_hz
 
-    def _line(self, config: Config, column: str, *, measured: bool = False) -> Line:
+    def _line(self, config: ServerConfiguration, column: str, *, measured: bool = False) -> LatencyLine:
         """Return a line of the profile. measured: without stragglers."""
         if (config, column, measured) not in self._lines:
             line = self._measured_line(config, column, measured=measured)
@@ -349,20 +351,20 @@ class Curves:
             self._lines[config, column, measured] = self._from_no_load(config, line, law) if law else line
         return self._lines[config, column, measured]
 
-    def _measured_line(self, config: Config, column: str, *, measured: bool = False) -> Line:
+    def _measured_line(self, config: ServerConfiguration, column: str, *, measured: bool = False) -> LatencyLine:
         profile = self._measured if measured else self.profile
         curve = (config.model, config.gpu_type, config.batching, config.batch_size)
         rates_hz, found_s = profile.column(*curve, column)
         k, away_s = config.slices, self.away_s(config)
         latencies_s = tuple(away_s + k * (y - away_s) if away_s else k * y for y in found_s)
-        return Line(tuple(rate_hz / k for rate_hz in rates_hz), latencies_s)
+        return LatencyLine(tuple(rate_hz / k for rate_hz in rates_hz), latencies_s)
 
-    def _from_no_load(self, config: Config, line: Line, law: ContinuousService) -> Line:
+    def _from_no_load(self, config: ServerConfiguration, line: LatencyLine, law: ContinuousService) -> LatencyLine:
         """Extend a line from the lowest measured load to no load, by the law's reduction of the mean."""
         mean, away_s = self._measured_line(config, "mean"), self.away_s(config)
         first_s = mean.y[0] - away_s
         alone_s = max(first_s - law.per_request_s * mean.x[0] * first_s, law.mean_s(1))
-        return Line((0.0, *line.x), (away_s + (line.y[0] - away_s) * min(alone_s / first_s, 1.0), *line.y))
+        return LatencyLine((0.0, *line.x), (away_s + (line.y[0] - away_s) * min(alone_s / first_s, 1.0), *line.y))
 
 
 def _straggling(profile: Profile, stragglers: Mapping[str, StragglerConfig]) -> Profile:

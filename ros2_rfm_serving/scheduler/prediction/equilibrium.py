@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Loop, Rates
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.rates import ClosedLoopLimit, HostedServer, Rates
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 SWEEPS, BISECTIONS = 60, 40
 SETTLED = 1e-9
@@ -28,13 +28,13 @@ LONGEST_S = 1e5
 @dataclass(frozen=True)
 class Equilibrium:
     rates: Rates
-    response_s: Mapping[Host, float]
+    response_s: Mapping[HostedServer, float]
     """Mean response; inf: the server does not keep up with its obligations."""
-    saturated: frozenset[Host]
+    saturated: frozenset[HostedServer]
     """Servers with more requests than the highest measured load."""
 
 
-def equilibrium(problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> Equilibrium:
+def equilibrium(problem: PlanningProblem, curves: Curves, hosts: Iterable[HostedServer], caps: Rates | None) -> Equilibrium:
     """Return the equilibrium, cached. caps: None, robots send as soon as they can."""
     distinct = dict.fromkeys(hosts)
     classes = [
@@ -49,13 +49,13 @@ def equilibrium(problem: Problem, curves: Curves, hosts: Iterable[Host], caps: R
 class _Asked:
     """Load of one server as a function of its response, while the other servers stay unchanged."""
 
-    def __init__(self, problem: Problem, tops: Rates, host: Host, others: Mapping[int, float]) -> None:
+    def __init__(self, problem: PlanningProblem, tops: Rates, host: HostedServer, others: Mapping[int, float]) -> None:
         """Prepare the function. others: demand -> slowest response at the other servers, of the classes on this one."""
         place, here = {d: i for i, d in enumerate(others)}, {d for d, _ in host.robots}
         self._slowest = [(d in here, slowest_s) for d, slowest_s in others.items()]
         tasks = {problem.demands[d].task: problem.classes[problem.demands[d].task] for d in here}
         self._rates = [
-            (tops[c], Loop(t.overlapped, t.cycle_s, t.round_trip_s, [(d.calls, [place[d.index]]) for d in t.coupled]))
+            (tops[c], ClosedLoopLimit(t.overlapped, t.cycle_s, t.round_trip_s, [(d.calls, [place[d.index]]) for d in t.coupled]))
             for c, t in tasks.items()
         ]
         of = {c: i for i, c in enumerate(tasks)}
@@ -71,11 +71,11 @@ class _Asked:
 class _Settling:
     """Iteration over the servers: each gets the response that balances it while the others stay unchanged."""
 
-    def __init__(self, problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> None:
+    def __init__(self, problem: PlanningProblem, curves: Curves, hosts: Iterable[HostedServer], caps: Rates | None) -> None:
         self._problem, self._curves = problem, curves
         self._tops = caps or tuple(task.max_rate_hz for task in problem.classes)
         self._response_s = {host: curves.mean(host.config).y[0] for host in hosts}
-        self._where: dict[int, list[Host]] = {d.index: [] for d in problem.demands}
+        self._where: dict[int, list[HostedServer]] = {d.index: [] for d in problem.demands}
         for host in self._response_s:
             for demand, _ in host.robots:
                 self._where[demand].append(host)
@@ -92,7 +92,7 @@ class _Settling:
         rates = tuple(self._rate_hz(c, slowest) for c in range(len(self._problem.classes)))
         return Equilibrium(rates, dict(self._response_s), saturated)
 
-    def _balanced_s(self, host: Host) -> float:
+    def _balanced_s(self, host: HostedServer) -> float:
         """Return the shortest response at which the server can carry the load, and can answer it as fast."""
         mean, asked = self._curves.mean(host.config), _Asked(self._problem, self._tops, host, self._without(host))
         low_s, high_s = mean.y[0], self._response_s[host]
@@ -113,12 +113,12 @@ class _Settling:
             low_s, high_s = (low_s, middle_s) if suffices(middle_s) else (middle_s, high_s)
         return high_s
 
-    def _without(self, host: Host) -> dict[int, float]:
+    def _without(self, host: HostedServer) -> dict[int, float]:
         """Return demand -> slowest response at the other servers, of the classes on this one."""
         tasks = {self._problem.demands[d].task for d, _ in host.robots}
         return {d.index: self._slowest_s(d.index, host) for task in tasks for d in self._problem.classes[task].coupled}
 
-    def _slowest_s(self, demand: int, but: Host | None = None) -> float:
+    def _slowest_s(self, demand: int, but: HostedServer | None = None) -> float:
         return max((self._response_s[host] for host in self._where[demand] if host is not but), default=0.0)
 
     def _rate_hz(self, task: int, slowest: Mapping[int, float]) -> float:

@@ -19,10 +19,10 @@ import numpy as np
 
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.profiles import SteppedService
-from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member, Request
-from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
-from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, QueueRuns, Waits, drawn
-from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Group, Run, deadline_s
+from ros2_rfm_serving.scheduler.prediction.clients import WARM_UP_S, ClientGroup, Request
+from ros2_rfm_serving.scheduler.prediction.frames import FrameClock, FrameRequest
+from ros2_rfm_serving.scheduler.prediction.queue_stats import MOST_REQUESTS, Found, QueueRuns, QueueStats, drawn
+from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, StepGroup, SteppedQueueRun, deadline_s
 from ros2_rfm_serving.types import PipelineConfig
 
 Stages = tuple[int, ...]
@@ -30,13 +30,15 @@ Stages = tuple[int, ...]
 
 
 @lru_cache(maxsize=REMEMBERED)
-def framed_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
+def framed_runs(members: tuple[ClientGroup, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
     """Return the runs of this queue, as `stepped_runs` does."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, 1, *drawn(most)])
     return QueueRuns(members, law.mean_s(1), lambda end_s: _FramedRun(members, law, order, rng).run(end_s), most)
 
 
-def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+def framed_waits(
+    members: tuple[ClientGroup, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS
+) -> QueueStats:
     """Return the waiting times of the members in all of `framed_runs`."""
     return framed_runs(members, law, order, most).waits
 
@@ -48,7 +50,7 @@ def stages_of(pipelining: PipelineConfig, num_steps: int) -> Stages:
 
 
 @dataclass(slots=True, eq=False)
-class _Row(Group):
+class _Row(StepGroup):
     """Row of a pipelined session. `turns_left` counts the frames that have begun."""
 
     is_framed: ClassVar = True
@@ -65,13 +67,13 @@ class _Row(Group):
             self.turns_left += self.later.pop()
 
 
-class _FramedRun(Run):
+class _FramedRun(SteppedQueueRun):
     """Simulation of one start. `_groups` has the advancing rows; rows that wait for a frame are only in their session."""
 
-    def __init__(self, members: tuple[Member, ...], law: SteppedService, order: str, rng: np.random.Generator) -> None:
+    def __init__(self, members: tuple[ClientGroup, ...], law: SteppedService, order: str, rng: np.random.Generator) -> None:
         super().__init__(members, law, order, rng)
         self._stages = {m.pipelining: stages_of(m.pipelining, law.num_steps) for m in members if m.pipelining}
-        self._sessions: dict[Frames, list[_Row]] = defaultdict(list)
+        self._sessions: dict[FrameClock, list[_Row]] = defaultdict(list)
 
     def run(self, end_s: float) -> Found:
         """Run until `end_s`. Rows that no frame follows any more, because the watched time is over, are answered after the end."""
@@ -87,11 +89,11 @@ class _FramedRun(Run):
 
     def _enter(self) -> bool:
         """Let in frames at once, with the requests beside them; requests without a frame follow the usual rule."""
-        framed = [request for request in self._ready if isinstance(request[2], InFrames)]
+        framed = [request for request in self._ready if isinstance(request[2], FrameRequest)]
         if not framed:
             return super()._enter()
         room = min(len(self._ready), max(len(framed), self._rule.most - self._num_rows))
-        self._ready = [*framed, *(r for r in self._ready if not isinstance(r[2], InFrames))]
+        self._ready = [*framed, *(r for r in self._ready if not isinstance(r[2], FrameRequest))]
         number = next((n for n in range(1, room + 1) if self._hurts(n)), room + 1) - 1 if self._groups else room
         if number:
             began_s, new, self._ready = self._now_s, self._ready[:number], self._ready[number:]
@@ -105,7 +107,7 @@ class _FramedRun(Run):
     def _begin(self, request: Request, began_s: float) -> None:
         """Begin a frame of its session: all other rows of the session advance."""
         robot = request[2]
-        assert isinstance(robot, InFrames) and robot.member.pipelining
+        assert isinstance(robot, FrameRequest) and robot.member.pipelining
         session, robot.begun_with_s = self._sessions[robot.frames], robot.frames.until_s
         for row in session:
             waits = not row.turns_left
@@ -114,7 +116,7 @@ class _FramedRun(Run):
                 self._go_on(row)
         session.append(_Row([request], began_s, 0, 0, later=list(reversed(self._stages[robot.member.pipelining]))))
 
-    def _go_on(self, group: Group) -> None:
+    def _go_on(self, group: StepGroup) -> None:
         self._groups.append(group)
         self._num_rows += len(group.rows)
 
@@ -131,21 +133,21 @@ class _FramedRun(Run):
             group.num_passed += 1
             self._go_on(group)
 
-    def _hold(self, others: list[Group]) -> None:
+    def _hold(self, others: list[StepGroup]) -> None:
         for group in others:
             self._groups.remove(group)
             self._num_rows -= len(group.rows)
 
-    def _urgent(self) -> list[Group]:
+    def _urgent(self) -> list[StepGroup]:
         company_s, now_s = self._rule.step_s[self._num_rows], self._now_s
         late = [group for group in self._groups if now_s < _due_s(group) < now_s + group.left * company_s]
-        urgent: list[Group] = []
+        urgent: list[StepGroup] = []
         for group in sorted(late, key=_due_s) if len(late) < len(self._groups) else ():
             if self._saves([*urgent, group], company_s):
                 urgent.append(group)
         return urgent
 
-    def _saves(self, urgent: list[Group], company_s: float) -> bool:
+    def _saves(self, urgent: list[StepGroup], company_s: float) -> bool:
         """Return whether all of these are in time if they go alone, and all other rows in flight still are."""
         now_s, alone_s = self._now_s, self._rule.step_s[sum(len(group.rows) for group in urgent)]
         if any(now_s + group.left * alone_s > _due_s(group) for group in urgent):
@@ -156,16 +158,16 @@ class _FramedRun(Run):
         first_s = max(group.left for group in urgent) * alone_s
         return all(now_s + first_s + group.left * company_s <= _due_s(group) for group in others)
 
-    def _ended(self, group: Group) -> None:
+    def _ended(self, group: StepGroup) -> None:
         """Answer a row that has ended, unless it waits for its next frame."""
         if isinstance(group, _Row):
             if group.later:
                 return
             robot = group.rows[0][2]
-            assert isinstance(robot, InFrames)
+            assert isinstance(robot, FrameRequest)
             self._sessions[robot.frames].remove(group)
         super()._ended(group)
 
 
-def _due_s(group: Group) -> float:
+def _due_s(group: StepGroup) -> float:
     return min(map(deadline_s, group.rows))

@@ -6,7 +6,14 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from ros2_rfm_serving.scheduler.prediction.askers import ROUNDING, Expected, Member, Robot, Team, outlasts_chunk
+from ros2_rfm_serving.scheduler.prediction.clients import (
+    ROUNDING,
+    ClientGroup,
+    InitialState,
+    MedianLatency,
+    RobotClient,
+    outlasts_chunk,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +27,7 @@ class _Sent:
     """Time that may be executed before its answer: 0 if the robot waited for it."""
 
 
-class Frames:
+class FrameClock:
     """Timing of the requests of one pipelined session (`robot/client/component_client.py`): once per frame, at its control steps,
     whatever is answered meanwhile, but not while the agreed number of requests is in flight. A robot without actions stands, and
     its steps restart with the answer; one whose observations are usually older than a chunk lasts asks when it stands, and accepts
@@ -31,14 +38,14 @@ class Frames:
         *("executes", "takes", "until_s"),
     )
 
-    def __init__(self, member: Member, begins_s: float) -> None:
+    def __init__(self, member: ClientGroup, begins_s: float) -> None:
         pipelining = member.pipelining
         assert pipelining
         self._member, self._steps_from_s, self._next_s = member, begins_s, begins_s
         self._sent: deque[_Sent] = deque(maxlen=pipelining.depth)
         self._saw = pipelining.pp_generation + pipelining.fetch_offset
         """Number of requests after its own whose observation the end of a chunk belongs to."""
-        self._expected, self._first, self._waits = Expected(), True, False
+        self._expected, self._first, self._waits = MedianLatency(), True, False
         self._stood_s = 0.0
         """Total time that it stood before it last had actions."""
         self.until_s = begins_s
@@ -81,12 +88,12 @@ class Frames:
         return self._stood_s + max(at_s - self.until_s, 0.0)
 
 
-class InFrames(Robot):
+class FrameRequest(RobotClient):
     """One of the requests that a pipelined robot has in flight, and its successors; answers come in the order of sending."""
 
     __slots__ = ("begun_with_s", "frames")
 
-    def __init__(self, index: int, member: Member, frames: Frames, of: Team) -> None:
+    def __init__(self, index: int, member: ClientGroup, frames: FrameClock, of: InitialState) -> None:
         super().__init__(index, member, frames.ask_s(-math.inf), of)
         self.frames, self.begun_with_s = frames, -math.inf
         """Time until which it had actions when the server began this request."""

@@ -11,18 +11,18 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
-from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates
+from ros2_rfm_serving.scheduler.problem import PlanningProblem, TaskClass
 
 Seats = tuple[int, ...]
 """Index of the host of each demand of its class, for one robot."""
 
 
 @dataclass(frozen=True)
-class Parted:
-    problem: Problem
+class SplitClass:
+    problem: PlanningProblem
     """Problem whose classes are the parts."""
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostedServer, ...]
     """The same servers in the same order, with the demands of the parts."""
     of: tuple[int, ...]
     """Class of each part."""
@@ -32,12 +32,12 @@ class Parted:
         return tuple(rates[c] for c in self.of)
 
 
-def undivided(problem: Problem, hosts: Sequence[Host]) -> Parted:
+def undivided(problem: PlanningProblem, hosts: Sequence[HostedServer]) -> SplitClass:
     """Return the problem with each class as its only part."""
-    return Parted(problem, tuple(hosts), tuple(range(len(problem.classes))))
+    return SplitClass(problem, tuple(hosts), tuple(range(len(problem.classes))))
 
 
-def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
+def parted(problem: PlanningProblem, hosts: Sequence[HostedServer]) -> SplitClass:
     """Return parts that are as coarse as possible: equal servers are one kind. It is undivided if a robot lacks a server."""
     seats = _seats(problem, hosts)
     if any(len(seats[d.index]) != problem.robots_of(d) for d in problem.demands):
@@ -46,8 +46,11 @@ def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
 
 
 def seated(
-    problem: Problem, hosts: Sequence[Host], robots: Sequence[Sequence[Seats]], kinds: Sequence[Host] | None = None
-) -> Parted:
+    problem: PlanningProblem,
+    hosts: Sequence[HostedServer],
+    robots: Sequence[Sequence[Seats]],
+    kinds: Sequence[HostedServer] | None = None,
+) -> SplitClass:
     """Return parts for the given seats of all robots of each class. kinds: of the hosts, where equal ones are distinguished."""
     classes: list[TaskClass] = []
     of: list[int] = []
@@ -62,17 +65,17 @@ def seated(
                 for i, host in enumerate(robot, start=first):
                     counts[host][i] += number
             first += len(part.demands)
-    finer = tuple(Host(host.config, tuple(sorted(mine.items()))) for host, mine in zip(hosts, counts, strict=True))
-    return Parted(replace(problem, classes=tuple(classes)), finer, tuple(of))
+    finer = tuple(HostedServer(host.config, tuple(sorted(mine.items()))) for host, mine in zip(hosts, counts, strict=True))
+    return SplitClass(replace(problem, classes=tuple(classes)), finer, tuple(of))
 
 
-def _kinds(hosts: Sequence[Host]) -> list[int]:
+def _kinds(hosts: Sequence[HostedServer]) -> list[int]:
     """Return for each host the index of the first one that equals it."""
-    first: dict[Host, int] = {}
+    first: dict[HostedServer, int] = {}
     return [first.setdefault(host, i) for i, host in enumerate(hosts)]
 
 
-def _part(problem: Problem, c: int, num_robots: int, first: int, index: int) -> TaskClass:
+def _part(problem: PlanningProblem, c: int, num_robots: int, first: int, index: int) -> TaskClass:
     """Return a part of a class, with its place in the finer problem, cached for repeated searches."""
     key = c, num_robots, first, index
     if key not in problem.parts:
@@ -91,7 +94,7 @@ def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[int]) -> li
     return list(parts.values()) or [Counter[Seats]({(): task.num_robots})]
 
 
-def _seats(problem: Problem, hosts: Sequence[Host]) -> dict[int, list[int]]:
+def _seats(problem: PlanningProblem, hosts: Sequence[HostedServer]) -> dict[int, list[int]]:
     """Return demand -> host of one robot after the other, equal hosts beside each other."""
     kinds = _kinds(hosts)
     seats: dict[int, list[int]] = {d.index: [] for d in problem.demands}

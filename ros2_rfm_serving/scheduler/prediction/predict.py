@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ros2_rfm_serving.scheduler import utility
-from ros2_rfm_serving.scheduler.prediction import stable
+from ros2_rfm_serving.scheduler.prediction import placement_matching
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
-from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
+from ros2_rfm_serving.scheduler.prediction.bounds import BoundKind, Bounds
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch, keeps_frames
+from ros2_rfm_serving.scheduler.prediction.plan_messages import SURE, below_floor, beyond, missed, neglected, unlucky, without_room
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates, RateSearch, keeps_frames
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
-from ros2_rfm_serving.scheduler.prediction.words import SURE, below_floor, beyond, missed, neglected, unlucky, without_room
-from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
+from ros2_rfm_serving.scheduler.problem import PlanningProblem, TaskClass
 from ros2_rfm_serving.scheduler.solution import (
     ServerSolution,
     Solution,
@@ -38,7 +38,7 @@ BELOW_CURVES = 0.01
 class Operation:
     """Placement and how it is operated."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostedServer, ...]
     caps: Rates | None
     """Highest action rates that robots may use; None: they send as soon as they can."""
     rates: Rates | None = None
@@ -53,7 +53,7 @@ class Operation:
 
 def solution_of(
     policy: str,
-    problem: Problem,
+    problem: PlanningProblem,
     curves: Curves,
     operation: Operation,
     bounds: Bounds,
@@ -68,7 +68,7 @@ def solution_of(
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled, assuring=assuring)
     servers = _servers(problem, responses, operation, settled)
     late = missed(servers)
-    bound = bounds.of(Kind(bool(operation.gpus), any(stream.by_own_queue for s in servers for stream in s.streams)))
+    bound = bounds.of(BoundKind(bool(operation.gpus), any(stream.by_own_queue for s in servers for stream in s.streams)))
     counts = declared or tuple(task.num_robots for task in problem.classes)
     problems = [
         f"{count - task.num_robots} of the robots of {task.name!r} get no server"
@@ -97,7 +97,7 @@ def solution_of(
     )
 
 
-def _is_below_curves(problem: Problem, curves: Curves, operation: Operation) -> bool:
+def _is_below_curves(problem: PlanningProblem, curves: Curves, operation: Operation) -> bool:
     """Return whether these servers would be worth clearly more if only the profile's curves had to be kept, so that robots' own
     queues limit their rates. This applies only to rates that were found with queues, not with other policies' curves."""
     if operation.rates is None or operation.caps is None or operation.gpus:
@@ -106,14 +106,16 @@ def _is_below_curves(problem: Problem, curves: Curves, operation: Operation) -> 
     return rates is not None and problem.objective(operation.rates) < (1.0 - BELOW_CURVES) * problem.objective(rates)
 
 
-def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation, reserve: float = 0.0) -> bool:
+def keeps_every_slo(problem: PlanningProblem, curves: Curves, operation: Operation, reserve: float = 0.0) -> bool:
     """Return whether every SLO is kept; servers that only need curves are checked first, because that is fast. reserve: share of
     every SLO that is not to be used up."""
     hosts = sorted(dict.fromkeys(operation.hosts), key=_is_fixed)
     return all(kept for _, kept in kept_hosts(problem, curves, operation, hosts, reserve))
 
 
-def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host]) -> set[Host]:
+def keeping_hosts(
+    problem: PlanningProblem, curves: Curves, operation: Operation, hosts: Iterable[HostedServer]
+) -> set[HostedServer]:
     """Return the servers that keep every SLO and every floor."""
     return {
         host
@@ -122,19 +124,19 @@ def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts:
     }
 
 
-def _keeps_floors(problem: Problem, curves: Curves, operation: Operation, host: Host) -> bool:
+def _keeps_floors(problem: PlanningProblem, curves: Curves, operation: Operation, host: HostedServer) -> bool:
     """Return whether the robots' queue keeps every floor, where the queue is known."""
     responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
     floors = {d: problem.classes[problem.demands[d].task].floor_hz for d, _ in host.robots}
     return all(hz >= SURE * floors[d] for d, hz in responses.acts_hz(host).items())
 
 
-def floors_in_doubt(problem: Problem, rates: Rates) -> bool:
+def floors_in_doubt(problem: PlanningProblem, rates: Rates) -> bool:
     """Return whether a floor is so close to the curves' rates that robots' own queues have to be simulated."""
     return any(task.floor_hz > DOUBTFUL * hz for task, hz in zip(problem.classes, rates, strict=True) if task.num_robots)
 
 
-def keeps_every_floor(problem: Problem, curves: Curves, operation: Operation) -> bool:
+def keeps_every_floor(problem: PlanningProblem, curves: Curves, operation: Operation) -> bool:
     """Return whether every robot is expected to act as often as its floor requires."""
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
@@ -143,14 +145,14 @@ def keeps_every_floor(problem: Problem, curves: Curves, operation: Operation) ->
 
 
 def kept_hosts(
-    problem: Problem,
+    problem: PlanningProblem,
     curves: Curves,
     operation: Operation,
-    hosts: Iterable[Host],
+    hosts: Iterable[HostedServer],
     reserve: float = 0.0,
     *,
     assuring: bool = False,
-) -> Iterator[tuple[Host, bool]]:
+) -> Iterator[tuple[HostedServer, bool]]:
     """Yield each server and whether it keeps every SLO. assuring: as in `Responses`."""
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled, assuring=assuring)
@@ -164,7 +166,7 @@ def kept_hosts(
         yield host, responses.keeps(host, slos, limits_s)
 
 
-def _is_fixed(host: Host) -> bool:
+def _is_fixed(host: HostedServer) -> bool:
     return host.config.batching == "fixed"
 
 
@@ -176,24 +178,24 @@ def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution],
         yield "the bound is loose: its search was cut short"
 
 
-def _acting(problem: Problem, curves: Curves, operation: Operation, settled: Equilibrium) -> Responses:
+def _acting(problem: PlanningProblem, curves: Curves, operation: Operation, settled: Equilibrium) -> Responses:
     """Return the responses that determine how robots act: with waits for other components by the known queues."""
     return Responses(problem, curves, operation.hosts, operation.caps, settled, calls_by_queue=True)
 
 
-def _settled(problem: Problem, curves: Curves, operation: Operation) -> Equilibrium:
+def _settled(problem: PlanningProblem, curves: Curves, operation: Operation) -> Equilibrium:
     if operation.rates is None:
         return equilibrium(problem, curves, operation.hosts, operation.caps)
     return Equilibrium(operation.rates, {}, frozenset())
 
 
-def _qualified(problem: Problem, rates: Rates, late: Collection[str]) -> Rates:
+def _qualified(problem: PlanningProblem, rates: Rates, late: Collection[str]) -> Rates:
     """Return the rates that count: classes that miss an SLO have 0."""
     return tuple(0.0 if t.name in late else f for t, f in zip(problem.classes, rates, strict=True))
 
 
 def _tasks(
-    problem: Problem, search: RateSearch, rates: Rates, expected: Rates, declared: Sequence[int] | None
+    problem: PlanningProblem, search: RateSearch, rates: Rates, expected: Rates, declared: Sequence[int] | None
 ) -> dict[str, TaskSolution]:
     """Return the results of whole classes; classes in parts get means over the robots. declared: robots of each undivided class."""
     loops = search.closed_loops_hz(rates)
@@ -218,21 +220,21 @@ def _tasks(
     return solutions
 
 
-def expected(problem: Problem, curves: Curves, operation: Operation) -> float:
+def expected(problem: PlanningProblem, curves: Curves, operation: Operation) -> float:
     """Return the objective by the actions of robots in their own queues."""
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
     return problem.objective(_expected(problem, responses, operation, settled.rates).mean)
 
 
-class Acting(NamedTuple):
+class ExpectedRates(NamedTuple):
     """Expected action rates of each class: mean over all robots, and that of the robots on the slowest server."""
 
     mean: Rates
     slowest: Rates
 
 
-def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Acting:
+def _expected(problem: PlanningProblem, responses: Responses, operation: Operation, rates: Rates) -> ExpectedRates:
     """Return the action rates of robots in their own queues, which curves do not describe: these were measured with robots that
     have a pace of their own. Synchronous robots fall into convoys, and are faster. Asynchronous ones whose answers take longer than
     their actions ask again immediately, and avoid each other's batches permanently, so that they are slower, or are alone, and
@@ -248,10 +250,10 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
             ]
             slowest[c] = min((hz for _, hz in acting), default=mean[c])
             mean[c] = sum(num * hz for num, hz in acting) / task.num_robots
-    return Acting(tuple(mean), tuple(slowest))
+    return ExpectedRates(tuple(mean), tuple(slowest))
 
 
-def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, host: Host) -> float:
+def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, host: HostedServer) -> float:
     """Return the rate by the curve. A robot that executes while it waits can use of each chunk only the part that its server
     trusts: after a short part it stands."""
     trusted = task.trusted
@@ -263,7 +265,9 @@ def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, hos
     return min(rate_hz, float(1.0 / np.mean(np.maximum(executes_s, wait_s))))
 
 
-def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
+def _servers(
+    problem: PlanningProblem, responses: Responses, operation: Operation, settled: Equilibrium
+) -> tuple[ServerSolution, ...]:
     gpus = operation.gpus or ("",) * len(operation.hosts)
     names = operation.names or _names(problem, operation.hosts, gpus)
     place = {server: i for i, server in enumerate(problem.servers)}
@@ -279,12 +283,12 @@ def _servers(problem: Problem, responses: Responses, operation: Operation, settl
     )
 
 
-def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequence[str]:
+def _names(problem: PlanningProblem, hosts: Sequence[HostedServer], gpus: Sequence[str]) -> Sequence[str]:
     """Return names of servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model
     and component. Of hosts at different distances, the nearest serve what robots wait for before they act."""
     free = {gpu_type: problem.nearest_first([s for s, g in problem.servers.items() if g == gpu_type]) for gpu_type in problem.gpus}
     if problem.previous and not any(gpus):
-        return stable.names(problem, problem.previous, hosts, free)
+        return placement_matching.names(problem, problem.previous, hosts, free)
     names = [""] * len(hosts)
     models = list(problem.listed_models or problem.models)
 
@@ -299,7 +303,7 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequ
     return names
 
 
-def names_on(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
+def names_on(problem: PlanningProblem, hosts: Sequence[HostedServer], gpus: Sequence[str]) -> list[str]:
     """Return the names of servers that share these GPUs."""
     names: list[str] = []
     for host, gpu in zip(hosts, gpus, strict=True):
@@ -309,7 +313,9 @@ def names_on(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> li
     return names
 
 
-def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
+def _server(
+    problem: PlanningProblem, responses: Responses, operation: Operation, host: HostedServer, settled: Equilibrium
+) -> ServerSolution:
     rates, caps = settled.rates, operation.caps
     latency, curve, each = responses.of(host), responses.by_curve(host), responses.of_each(host)
     streams = [

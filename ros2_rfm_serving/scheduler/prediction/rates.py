@@ -16,9 +16,9 @@ from typing import NamedTuple
 from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs, utility
-from ros2_rfm_serving.scheduler.links import Way
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.link_load import LinkDirection
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 
 Rates = tuple[float, ...]
 """Action rate of one robot, per task class, Hz."""
@@ -35,20 +35,20 @@ CURVE_WORK, PROGRAM_WORK = 1.25e-6, 4e-4
 
 
 @dataclass(frozen=True)
-class Host:
+class HostedServer:
     """Server in use."""
 
-    config: Config
+    config: ServerConfiguration
     robots: tuple[tuple[int, int], ...]
     """(demand index, number of robots), by index; no zeros."""
 
 
-def frame_rows(problem: Problem, host: Host) -> int:
+def frame_rows(problem: PlanningProblem, host: HostedServer) -> int:
     """Return the rows that pipelined sessions of its robots keep there together."""
     return sum(count * problem.demands[d].rows for d, count in host.robots)
 
 
-def keeps_frames(problem: Problem, curves: Curves, host: Host) -> bool:
+def keeps_frames(problem: PlanningProblem, curves: Curves, host: HostedServer) -> bool:
     """Return whether a server accepts the pipelined sessions of all its robots."""
     rows = frame_rows(problem, host)
     return not rows or rows <= curves.frame_rows(host.config)
@@ -58,7 +58,7 @@ def keeps_frames(problem: Problem, curves: Curves, host: Host) -> bool:
 class _Pattern:
     """Group of equal hosts."""
 
-    host: Host
+    host: HostedServer
     limit_hz: float
     fixed_hz: float
     slopes: list[tuple[int, float]]
@@ -75,7 +75,7 @@ class _Link:
     """Class -> Mbit/s per action rate."""
 
 
-class Loop(NamedTuple):
+class ClosedLoopLimit(NamedTuple):
     """Limit of the robots of one class: `TaskClass.closed_loop_hz` at the slowest host of each demand, without its dictionaries,
     for this is the inner loop of all searches."""
 
@@ -101,9 +101,13 @@ class RateSearch:
     """Rate search for one placement. `hosts` must serve every robot of every demand."""
 
     def __init__(
-        self, problem: Problem, curves: Curves, hosts: Iterable[Host], limits: Mapping[Host, float] = MappingProxyType({})
+        self,
+        problem: PlanningProblem,
+        curves: Curves,
+        hosts: Iterable[HostedServer],
+        limits: Mapping[HostedServer, float] = MappingProxyType({}),
     ) -> None:
-        """Prepare the search. limits: loads up to which SLOs hold, where they are not the curves' (`own_queues.py`)."""
+        """Prepare the search. limits: loads up to which SLOs hold, where they are not the curves' (`closed_loop.py`)."""
         self.problem, self._curves, self._known = problem, curves, limits
         counts = Counter(hosts)
         self._patterns = [self._pattern(host) for host in counts]
@@ -121,7 +125,7 @@ class RateSearch:
         self.work = 0.0
         """Work so far, in units of `Budget`."""
         self._loops = [
-            Loop(
+            ClosedLoopLimit(
                 task.overlapped,
                 task.cycle_s,
                 task.round_trip_s,
@@ -130,7 +134,7 @@ class RateSearch:
             for task in problem.classes
         ]
 
-    def _pattern(self, host: Host) -> _Pattern:
+    def _pattern(self, host: HostedServer) -> _Pattern:
         demands = self.problem.demands
         slopes: dict[int, float] = {}
         for index, count in host.robots:
@@ -142,11 +146,11 @@ class RateSearch:
         fixed_hz = sum(count * demands[index].fixed_hz for index, count in host.robots)
         return _Pattern(host, self._known.get(host, min(limits, default=0.0)), fixed_hz, list(slopes.items()))
 
-    def _linked(self, counts: Mapping[Host, int]) -> list[_Link]:
+    def _linked(self, counts: Mapping[HostedServer, int]) -> list[_Link]:
         links, problem = self.problem.links, self.problem
         assert links
-        fixed: dict[Way, float] = defaultdict(float)
-        slopes: dict[Way, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        fixed: dict[LinkDirection, float] = defaultdict(float)
+        slopes: dict[LinkDirection, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for host, num in counts.items():
             for index, robots in host.robots:
                 demand = problem.demands[index]

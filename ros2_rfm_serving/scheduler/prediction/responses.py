@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES
-from ros2_rfm_serving.scheduler.prediction.askers import Member
-from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, runs_of
+from ros2_rfm_serving.scheduler.estimates import declared_type
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup
+from ros2_rfm_serving.scheduler.prediction.closed_queue import BatchService, runs_of
 from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_runs
-from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS, QueueRuns, Waited, Waits
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.prediction.queue_stats import ASSURING, MOST_REQUESTS, ClientWaits, QueueRuns, QueueStats
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_runs
-from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
-from ros2_rfm_serving.scheduler.seen import declared_type
+from ros2_rfm_serving.scheduler.problem import Demand, PlanningProblem, TaskClass
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK, limit_s
 from ros2_rfm_serving.types.desynchronisation import MOST_LATER_S
@@ -62,7 +62,7 @@ class ByCurve:
 class ByQueue:
     """Latency of robots that were watched in their own closed queue, with their network."""
 
-    waited: Waited
+    waited: ClientWaits
 
     @property
     def mean_s(self) -> float:
@@ -83,9 +83,9 @@ class Responses:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: PlanningProblem,
         curves: Curves,
-        hosts: Sequence[Host],
+        hosts: Sequence[HostedServer],
         caps: Rates | None,
         settled: Equilibrium,
         *,
@@ -102,22 +102,22 @@ class Responses:
         self._problem, self._curves, self._hosts, self._caps, self._settled = problem, curves, hosts, caps, settled
         self._most = ASSURING if assuring else MOST_REQUESTS
 
-    def of(self, host: Host) -> Latency:
+    def of(self, host: HostedServer) -> Latency:
         """Return the latency of all requests together."""
         found = self._by_queue(host)
         return ByQueue(found.all) if found else self.by_curve(host)
 
-    def of_each(self, host: Host) -> tuple[Latency, ...]:
+    def of_each(self, host: HostedServer) -> tuple[Latency, ...]:
         """Return the latency of each demand that it hosts."""
         found = self._by_queue(host)
         return tuple(map(ByQueue, found.members)) if found else (self.by_curve(host),) * len(host.robots)
 
-    def judged_s(self, own: Latency, host: Host, slo: Slo) -> float:
+    def judged_s(self, own: Latency, host: HostedServer, slo: Slo) -> float:
         """Return the value that an SLO is compared with, from request to reply: the response of these robots in their queue, where
         only actions wait; otherwise that of the curve."""
         return own.response_s(slo) if self.has_queue(host) else self.by_curve(host).response_s(slo)
 
-    def keeps(self, host: Host, slos: Sequence[Slo], limits_s: Sequence[float]) -> bool:
+    def keeps(self, host: HostedServer, slos: Sequence[Slo], limits_s: Sequence[float]) -> bool:
         """Return whether the judged value of each SLO (`judged_s`) is within its limit, for the demands that the host has.
 
         No queue is simulated without need, or for longer than the decision takes.
@@ -127,19 +127,19 @@ class Responses:
         curve = self.by_curve(host)
         return all(curve.response_s(slo) <= limit_s for slo, limit_s in zip(slos, limits_s, strict=True))
 
-    def has_queue(self, host: Host) -> bool:
+    def has_queue(self, host: HostedServer) -> bool:
         """Return whether the server is judged by its robots' own queue: where only actions wait, in fixed or stepwise batches."""
         demands = [self._problem.demands[d] for d, _ in host.robots]
         return bool(demands) and all(d.for_actions for d in demands) and self._curves.knows_queue(host.config)
 
-    def acts_hz(self, host: Host) -> dict[int, float]:
+    def acts_hz(self, host: HostedServer) -> dict[int, float]:
         """Return demand -> action rate of one of its robots, by its own queue, over all starts. Demands for which only the curve is
         known, or whose robots hardly act, are left out."""
         found = self._by_queue(host) if self.has_queue(host) else None
         watched = zip(host.robots, found.members, strict=True) if found else ()
         return {d: one.acts_hz for (d, _), one in watched if math.isfinite(one.acts_hz)}
 
-    def unlucky(self, host: Host) -> float:
+    def unlucky(self, host: HostedServer) -> float:
         """Return the share of the starts of its own queue after which robots miss an SLO."""
         found = self._by_queue(host) if self.has_queue(host) else None
         if found is None:
@@ -147,7 +147,7 @@ class Responses:
         slos = [self._problem.demands[d].slo for d, _ in host.robots]
         return max(one.missed(slo.percentile, slo.kept_s * SLO_SLACK) for one, slo in zip(found.members, slos, strict=True))
 
-    def _by_queue(self, host: Host) -> Waits | None:
+    def _by_queue(self, host: HostedServer) -> QueueStats | None:
         if self.has_queue(host):
             return self._judging(host).waits
         demands = [self._problem.demands[d] for d, _ in host.robots]
@@ -157,7 +157,7 @@ class Responses:
         away_s = self._curves.away_s(host.config)
         return shared_waits(tuple(self._paced(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
 
-    def _judging(self, host: Host) -> QueueRuns:
+    def _judging(self, host: HostedServer) -> QueueRuns:
         """Return the runs of its robots' own queue that judge it."""
         demands = [self._problem.demands[d] for d, _ in host.robots]
         away_s = self._curves.away_s(host.config)
@@ -170,7 +170,7 @@ class Responses:
         runs = framed_runs if any(member.pipelining for member in members) else stepped_runs
         return runs(members, steps, self._order(host), self._most)
 
-    def _batched(self, host: Host, members: tuple[Member, ...], demands: Sequence[Demand]) -> QueueRuns:
+    def _batched(self, host: HostedServer, members: tuple[ClientGroup, ...], demands: Sequence[Demand]) -> QueueRuns:
         service, curve = self._service(host), self.by_curve(host)
         found = runs_of(members, service)
         if self._most <= MOST_REQUESTS:
@@ -180,7 +180,7 @@ class Responses:
         in_doubt = any(one.is_in_doubt(d.slo.percentile, most_s) for one, d, most_s in watched)
         return runs_of(members, service, self._most) if in_doubt else found
 
-    def by_curve(self, host: Host) -> ByCurve:
+    def by_curve(self, host: HostedServer) -> ByCurve:
         """Return the latency by the curve. A saturated server makes all robots wait until just the measured maximum is requested;
         the tail is no shorter than there."""
         mean, away_s = self._curves.mean(host.config), self._curves.away_s(host.config)
@@ -190,21 +190,21 @@ class Responses:
         load_hz = self.load_hz(host)
         return ByCurve(mean.at(load_hz) - away_s, lambda p: self._curves.quantile(host.config, p).at(load_hz) - away_s, away_s)
 
-    def share_s(self, host: Host, demand: Demand) -> float:
+    def share_s(self, host: HostedServer, demand: Demand) -> float:
         """Return the part of an SLO that is left for this server."""
         return self._curves.share_s(host.config, demand.slo)
 
-    def load_hz(self, host: Host) -> float:
+    def load_hz(self, host: HostedServer) -> float:
         demands = self._problem.demands
         return sum(count * demands[d].rate_hz(self._settled.rates[demands[d].task]) for d, count in host.robots)
 
     # --- the closed queue ---
 
-    def _member(self, demand: Demand, count: int, away_s: float) -> Member:
+    def _member(self, demand: Demand, count: int, away_s: float) -> ClientGroup:
         task = self._problem.classes[demand.task]
         cap_hz = self._caps[demand.task] if self._caps else math.inf
         period_s = 1.0 / cap_hz if cap_hz > 0 else 0.0
-        return Member(
+        return ClientGroup(
             num_robots=count,
             period_s=period_s,
             think_s=task.frame_s or task.execution_s,
@@ -220,7 +220,7 @@ class Responses:
             jitter_s=task.network.jitter_ms / 1e3,
         )
 
-    def _named(self, member: Member, demand: Demand) -> Member:
+    def _named(self, member: ClientGroup, demand: Demand) -> ClientGroup:
         return replace(member, task=self._problem.classes[demand.task].name, kind=(demand.component, demand.prompt))
 
     def _calls(self, task: TaskClass, demand: Demand) -> tuple[tuple[float, float, float], ...]:
@@ -230,14 +230,14 @@ class Responses:
             return ()
         return tuple(self._call(d) for d in task.coupled if d.index != demand.index)
 
-    def _paced(self, demand: Demand, count: int, away_s: float) -> Member:
+    def _paced(self, demand: Demand, count: int, away_s: float) -> ClientGroup:
         """Return the members of a server that all requests share: obligations, whose phases give way, and goal-coupled calls."""
         rate_hz = demand.rate_hz(self._settled.rates[demand.task])
         network = self._problem.classes[demand.task].network
         trip_s, jitter_s = network.round_trip_ms / 1e3 + away_s, network.jitter_ms / 1e3
         period_s, gives_way = 1.0 / rate_hz if rate_hz > 0 else LONGEST_S, not demand.goal_coupled
         later_s = MOST_LATER_S.get(demand.component, math.inf)
-        return Member(count, period_s, 0.0, gives_way=gives_way, later_s=later_s, round_trip_s=trip_s, jitter_s=jitter_s)
+        return ClientGroup(count, period_s, 0.0, gives_way=gives_way, later_s=later_s, round_trip_s=trip_s, jitter_s=jitter_s)
 
     def _call(self, demand: Demand) -> tuple[float, float, float]:
         """Return a wait for another component: at the slowest server that its class uses for it."""
@@ -249,7 +249,7 @@ class Responses:
         scatter_s = math.hypot((slowest.at(99.0) - slowest.mean_s) / NORMAL_P99, network.jitter_ms / 1e3 / math.sqrt(2.0))
         return demand.calls, away_s + slowest.mean_s + network.mean_s, scatter_s
 
-    def _wait(self, host: Host, demand: Demand) -> tuple[float, Latency]:
+    def _wait(self, host: HostedServer, demand: Demand) -> tuple[float, Latency]:
         """Return the way to the host in seconds, and the latency of the demand's requests there."""
         curve = self.by_curve(host)
         if not self._calls_by_queue or self.has_queue(host):
@@ -257,16 +257,16 @@ class Responses:
         place = [index for index, _ in host.robots].index(demand.index)
         return curve.away_s, self.of_each(host)[place]
 
-    def _service(self, host: Host) -> Service:
+    def _service(self, host: HostedServer) -> BatchService:
         waits = declared_type(host.config.gpu_type) in self._problem.waiting
         batch_s, scatter = self._curves.batch_s(host.config), self._scatter(host)
         stragglers = self._curves.stragglers.get(host.config.gpu_type)
-        return Service(host.config.batch_size, batch_s, scatter, self._order(host), waits, stragglers)
+        return BatchService(host.config.batch_size, batch_s, scatter, self._order(host), waits, stragglers)
 
-    def _order(self, host: Host) -> str:
+    def _order(self, host: HostedServer) -> str:
         return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")
 
-    def _scatter(self, host: Host) -> float:
+    def _scatter(self, host: HostedServer) -> float:
         """Return the relative standard deviation of services: at hardly any load, one request in ten meets no other."""
         alone = [(self._curves.typical_s(c, 90.0), self._curves.typical_s(c, 50.0)) for c in self._curves.of(host.config.model)]
         return min(p90_s / p50_s - 1.0 for p90_s, p50_s in alone) / NORMAL_P90

@@ -12,27 +12,27 @@ from heapq import heappop
 import numpy as np
 
 from ros2_rfm_serving.profiles import ContinuousService, ProcessorSharing
-from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
-from ros2_rfm_serving.scheduler.prediction.queued import Found, QueueRuns, Tally, Waits, answer
-from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup, Request
+from ros2_rfm_serving.scheduler.prediction.initial_states import DRAWS, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.queue_stats import Found, QueueRuns, QueueStats, WaitCounter, answer
 
 REMEMBERED = 256
 """Number of cached queues."""
 
 
 @lru_cache(maxsize=REMEMBERED)
-def shared_waits(members: tuple[Member, ...], law: ContinuousService) -> Waits:
+def shared_waits(members: tuple[ClientGroup, ...], law: ContinuousService) -> QueueStats:
     rng = np.random.default_rng(sum(member.num_robots for member in members))
     return QueueRuns(members, law.mean_s(), lambda end_s: _run(members, law, rng, end_s)).waits
 
 
-def _run(members: tuple[Member, ...], law: ContinuousService, rng: np.random.Generator, end_s: float) -> Found:
+def _run(members: tuple[ClientGroup, ...], law: ContinuousService, rng: np.random.Generator, end_s: float) -> Found:
     """Simulate one start."""
     robots = team(members, law.mean_s(), rng)
     works = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
     coming = in_order(robots)
     server: ProcessorSharing[Request] = ProcessorSharing(law)
-    found: Found = [Tally() for _ in members]
+    found: Found = [WaitCounter() for _ in members]
     while coming or len(server):
         free_s = server.next_finish_s()
         if coming and coming[0][0] < free_s:

@@ -2,10 +2,10 @@
 
 As in `closed_queue.py` the robots are simulated from several starts. A round (`server/`, `EngineLoop.round`): the requests that are
 let in are perceived together, which delays those in flight, then all in flight advance by one step, and those with all steps are
-answered. The server's own rule lets requests in (`joining.py`): a group of rows at the same step joins those in flight where more
-groups serve more, or where it delays them less than it would wait; otherwise when a group has ended. Rows that no other may join
-run as a whole, except for an occasional batch that goes step by step. The simulation leaves out rows that advance alone to keep an
-SLO.
+answered. The server's own rule lets requests in (`batch_entry.py`): a group of rows at the same step joins those in flight where
+more groups serve more, or where it delays them less than it would wait; otherwise when a group has ended. Rows that no other may
+join run as a whole, except for an occasional batch that goes step by step. The simulation leaves out rows that advance alone to
+keep an SLO.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import ClassVar
 import numpy as np
 
 from ros2_rfm_serving.profiles import SteppedService
-from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
-from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
-from ros2_rfm_serving.scheduler.prediction.queued import (
+from ros2_rfm_serving.scheduler.prediction.batch_entry import TIMES, WholeBatchRule, joining
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup, Request
+from ros2_rfm_serving.scheduler.prediction.initial_states import DRAWS, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.queue_stats import (
     EVERY,
     MOST_REQUESTS,
     NINE_OF_TEN,
     NO_TURNS,
     Found,
     QueueRuns,
-    Tally,
-    Waits,
+    QueueStats,
+    WaitCounter,
     answer,
     drawn,
 )
-from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
-from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.service_order import patient, ranks, service_order
 from ros2_rfm_serving.types.desynchronisation import Spacing, in_flight_correction
 
 REMEMBERED = 512
@@ -44,25 +44,29 @@ REMEMBERED = 512
 
 
 @lru_cache(maxsize=REMEMBERED)
-def stepped_runs(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> QueueRuns:
+def stepped_runs(
+    members: tuple[ClientGroup, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS
+) -> QueueRuns:
     """Return the runs of this queue. order: `dispatch` of the descriptor. most: requests; with another number other starts are
     drawn. With a larger number every start has to keep an SLO, and one more in which all robots ask at the same moment."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
     of_starts = EVERY if most > MOST_REQUESTS else NINE_OF_TEN
 
     def run(end_s: float, *, at_once: bool = False) -> Found:
-        return Run(members, law, order, rng, at_once=at_once).run(end_s)
+        return SteppedQueueRun(members, law, order, rng, at_once=at_once).run(end_s)
 
     return QueueRuns(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
 
 
-def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+def stepped_waits(
+    members: tuple[ClientGroup, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS
+) -> QueueStats:
     """Return the waiting times of the members in all of `stepped_runs`."""
     return stepped_runs(members, law, order, most).waits
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class StepGroup:
     """Rows at the same step."""
 
     is_framed: ClassVar = False
@@ -93,24 +97,24 @@ class Group:
         return turns
 
 
-class Run:
+class SteppedQueueRun:
     """Simulation of one start."""
 
     def __init__(
-        self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator, *, at_once: bool = False
+        self, members: Sequence[ClientGroup], law: SteppedService, order: str, rng: np.random.Generator, *, at_once: bool = False
     ) -> None:
         """Prepare the robots. at_once: as in `team`."""
         self._law = law
         # a robot that asks at once is in the next round
         robots = team(members, law.mean_s(1), rng, moment_s=0.0, ranked=ranks(order), spacing=Spacing(), at_once=at_once)
         self._rule = rule = joining(law, len(robots))
-        self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
+        self._wholes = WholeBatchRule(rule, again(rng.standard_normal(DRAWS)))
         self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
         self._order = service_order(order, rule.whole_s, robots)
         self._coming = in_order(robots)
-        self._found: Found = [Tally() for _ in members]
+        self._found: Found = [WaitCounter() for _ in members]
         self._ready: list[Request] = []
-        self._groups: list[Group] = []
+        self._groups: list[StepGroup] = []
         """Groups in flight, in the order in which they entered."""
         self._num_rows = 0
         self._now_s = self._end_s = 0.0
@@ -175,7 +179,7 @@ class Run:
         for group in there:
             group.num_after += len(rows)
         num_before = sum(len(group.rows) for group in there)
-        self._groups.append(Group(rows, began_s, self._rule.num_turns, num_before=num_before))
+        self._groups.append(StepGroup(rows, began_s, self._rule.num_turns, num_before=num_before))
         self._num_rows += len(rows)
 
     def _turns(self, *, once: bool) -> None:
@@ -197,7 +201,7 @@ class Run:
                 self._num_rows -= len(group.rows)
                 self._ended(group)
 
-    def _ended(self, group: Group) -> None:
+    def _ended(self, group: StepGroup) -> None:
         took_s = self._now_s - group.began_s
         self._answer(group.rows, group.began_s, [turn * took_s for turn in group.turns()])
 

@@ -20,8 +20,8 @@ from ros2_rfm_serving.audit.servers.journal import ServerJournal
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.answering import plan
+from ros2_rfm_serving.scheduler import PlanJob, PlanResult
+from ros2_rfm_serving.scheduler.plan_service import plan
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import Reply, Schedule
 from test.unit.audit.story import EPOCH_S
@@ -194,13 +194,13 @@ class SchedulerProcess(Process):
 
 
 @cache
-def planned() -> Planned:
+def planned() -> PlanResult:
     """The first plan of every scheduler."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "factory.yaml"
         file.write_text(FACTORY)
         factory, profile = load_factory(file), load_profiles(PROFILES)
-    order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="baseline1")
+    order = PlanJob(factory=factory, robots=tuple(factory.robots), policy="baseline1")
     return plan(order, profile, Catalogue.load(PROFILES / "models.yaml"))
 
 

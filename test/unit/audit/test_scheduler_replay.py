@@ -16,19 +16,19 @@ from ros2_rfm_serving.audit.replay import Replayed, brains, replay
 from ros2_rfm_serving.audit.schedulers.book import profiles_hash
 from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.scheduler import standing
-from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler import schedule_state
+from ros2_rfm_serving.scheduler.active_fleet import ActiveFleet
 from ros2_rfm_serving.scheduler.admission import LOOKS
-from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.seen import Seen, Travel
-from ros2_rfm_serving.scheduler.watch import Finding
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates, NetworkDelay
+from ros2_rfm_serving.scheduler.estimation import EstimateChange
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from test.unit.scheduler.test_in_force import FACTORY, Running
 
 Records = list[dict[str, Any]]
 SIGHTS = (
-    (Seen(paces={"server_2": 1.3}, cycles_s={"arm": 0.3}), (), ()),
-    (Seen(lost=("server_2",), travels={"arm": Travel(mean_s=0.001, tail_s=0.002)}), ("server_2",), ()),
-    (Seen(models={("emulated/arm-policy", "EMULATED"): 0.9}), (), ("server_2",)),
+    (FactoryEstimates(paces={"server_2": 1.3}, cycles_s={"arm": 0.3}), (), ()),
+    (FactoryEstimates(lost=("server_2",), travels={"arm": NetworkDelay(mean_s=0.001, tail_s=0.002)}), ("server_2",), ()),
+    (FactoryEstimates(models={("emulated/arm-policy", "EMULATED"): 0.9}), (), ("server_2",)),
 )
 """(what was seen, who was lost, who was back)"""
 
@@ -60,7 +60,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Records
     running.replan(larger)
     running.plan_what_is_wanted()
     for seen, lost, back in SIGHTS:
-        running.fleet.see(Finding(seen, lost, back, "statuses said so"), refit_by(running.profile, running.catalogue))
+        running.fleet.see(EstimateChange(seen, lost, back, "statuses said so"), refit_by(running.profile, running.catalogue))
         running.plan_what_is_wanted()
     running.roster.release("nobody")
     with pytest.raises(RfmError):
@@ -159,8 +159,8 @@ def test_a_folder_may_learn_of_other_models(tmp_path: Path, profiles: Path) -> N
 
 
 def test_another_code_is_found(lived: Records, profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    admit = Fleet.admit
-    monkeypatch.setattr(Fleet, "admit", lambda self, robot: admit(self, robot).again())
+    admit = ActiveFleet.admit
+    monkeypatch.setattr(ActiveFleet, "admit", lambda self, robot: admit(self, robot).again())
     result = again(lived, profiles)
     assert result.difference is not None and result.at["kind"] == "plan"
 
@@ -182,8 +182,8 @@ def test_who_has_again_whom_it_had_is_known_to_the_book(tmp_path: Path, profiles
     running.kept.listen()
     lost = running.fleet.fleet.schedule.routes[0].server
     refit = refit_by(running.profile, running.catalogue)
-    for seen, gone, back in ((Seen(lost=(lost,)), (lost,), ()), (Seen(), (), (lost,))):
-        running.fleet.see(Finding(seen, gone, back, "statuses said so"), refit)
+    for seen, gone, back in ((FactoryEstimates(lost=(lost,)), (lost,), ()), (FactoryEstimates(), (), (lost,))):
+        running.fleet.see(EstimateChange(seen, gone, back, "statuses said so"), refit)
     lived = running.kept.records()
     steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"] if step["step"] == "observe"]
     result = again(lived, profiles)
@@ -197,10 +197,10 @@ def test_who_has_again_whom_it_had_is_known_to_the_book(tmp_path: Path, profiles
 
 def test_a_book_without_a_plan_does_not_grow(tmp_path: Path, profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Robots came and went for weeks, and every snapshot had all of them."""
-    monkeypatch.setattr(standing, "MOST_CHANGES", 7)
+    monkeypatch.setattr(schedule_state, "MOST_CHANGES", 7)
     running = Running(tmp_path, profiles)
     running.kept.listen()
-    slow = Finding(Seen(paces={"server_2": 1.3}), (), (), "statuses said so")
+    slow = EstimateChange(FactoryEstimates(paces={"server_2": 1.3}), (), (), "statuses said so")
     running.fleet.see(slow, refit_by(running.profile, running.catalogue))
     for number in range(24):
         running.fleet.admit(f"late_{number}", "arm")

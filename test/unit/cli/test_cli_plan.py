@@ -22,7 +22,7 @@ from ros2_rfm_serving.operate.inputs import load_inputs
 from ros2_rfm_serving.reports import charts
 from ros2_rfm_serving.reports.placement import allocation, names
 from ros2_rfm_serving.scheduler import POLICIES, plan_factory
-from ros2_rfm_serving.scheduler.sizing import ModelLoad, Search, demanding, reached, required_rates
+from ros2_rfm_serving.scheduler.sizing import ModelLoad, ThresholdSearch, demanding, reached, required_rates
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
 from ros2_rfm_serving.shipped import shipped
@@ -262,14 +262,14 @@ class TestPlacement:
 class TestSearch:
     @given(threshold=st.integers(0, 70), start=st.integers(1, 64), rising=st.booleans())
     def test_finds_the_threshold_from_anywhere(self, threshold: int, start: int, rising: bool) -> None:
-        search = Search(lambda n: n >= threshold if rising else n <= threshold, 1, 64, rising=rising)
+        search = ThresholdSearch(lambda n: n >= threshold if rising else n <= threshold, 1, 64, rising=rising)
         possible = [n for n in range(1, 65) if (n >= threshold if rising else n <= threshold)]
         expected = (min(possible) if rising else max(possible)) if possible else None
         assert search.run(start) == expected == search.best()
         assert search.monotone(expected) and len(search.trials) <= 16
 
     def test_says_when_the_answer_is_not_monotone(self) -> None:
-        search = Search(lambda n: n in (3, 5) or n > 7, 1, 64, rising=True)
+        search = ThresholdSearch(lambda n: n in (3, 5) or n > 7, 1, 64, rising=True)
         assert search.run(8) == 8
         assert search.trials.keys() == {4, 6, 7, 8} and search.monotone(None)
         search.holds = lambda n: n == 2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry, load_factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
-from ros2_rfm_serving.scheduler import Fleet, plan_factory, start_fleet
+from ros2_rfm_serving.scheduler import ActiveFleet, plan_factory, start_fleet
 from ros2_rfm_serving.scheduler.migration import migration
 
 PROFILE = parse_profiles(
@@ -47,7 +47,7 @@ carry:
     )
 
 
-def fleet(declared: Factory) -> Fleet:
+def fleet(declared: Factory) -> ActiveFleet:
     return start_fleet(declared, declared.robots, PROFILE, None, epoch=7)
 
 
@@ -165,7 +165,7 @@ guest:
     made = start_fleet(floored, [*floored.robots, newcomer("guest", "guest")], PROFILE, None, epoch=1)
     nothing = {"predicted_rate_hz": 0.0, "max_rate_hz": 0.0}
     routes = [replace(r, **(nothing if (r.task, r.component) == ("guest", "system1") else {})) for r in made.schedule.routes]
-    running = Fleet(made.problem, made.curves, replace(made.schedule, routes=tuple(routes)), made.robots)
+    running = ActiveFleet(made.problem, made.curves, replace(made.schedule, routes=tuple(routes)), made.robots)
     with pytest.raises(ScheduleError):
         for i in range(40):
             running = running.admit(newcomer(f"guest_{i}", "guest"))
@@ -173,7 +173,7 @@ guest:
             assert running.schedule.routes_of(f"guest_{i}")["system1"].predicted_rate_hz >= 0.01 * 2.5 - 1e-9
 
 
-def keeps_floor(running: Fleet, floor_hz: float) -> None:
+def keeps_floor(running: ActiveFleet, floor_hz: float) -> None:
     for placement in running.schedule.placements:
         if placement.model == "policy":
             key = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
@@ -250,7 +250,7 @@ weld:
     declared = factory(robots=2, servers=2, extra=weld)
     before = start_fleet(declared, [*declared.robots, newcomer("welder", "weld")], PROFILE, None, epoch=1)
 
-    def places(running: Fleet) -> int:
+    def places(running: ActiveFleet) -> int:
         for number in range(100):
             try:
                 running = running.admit(newcomer(f"late_{number}"))
@@ -266,7 +266,7 @@ def test_a_migration_counts_the_models_that_load_and_the_robots_that_move() -> N
     slower = tuple(
         replace(r, predicted_rate_hz=r.predicted_rate_hz / 2) if r.component == "system1" else r for r in planned.schedule.routes
     )
-    running = Fleet(planned.problem, planned.curves, replace(planned.schedule, routes=slower), planned.robots)
+    running = ActiveFleet(planned.problem, planned.curves, replace(planned.schedule, routes=slower), planned.robots)
     same = migration(running, running.schedule)
     assert (same.moved_servers, same.moved_robots, same.lost_actions, same.gained_actions) == ((), (), 0.0, 0.0)
     assert not same.worth_it

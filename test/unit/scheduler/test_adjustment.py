@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.scheduler import Fleet
+from ros2_rfm_serving.scheduler import ActiveFleet
 from ros2_rfm_serving.types import SYSTEM1, Placement
 from test.unit.scheduler.test_adaptation import PROFILE, factory, fleet, newcomer
 
 
-def growing(running: Fleet, task: str = "carry") -> Iterator[tuple[Fleet, Fleet]]:
+def growing(running: ActiveFleet, task: str = "carry") -> Iterator[tuple[ActiveFleet, ActiveFleet]]:
     """One robot after the other, until one is refused: the fleet before and after."""
     for number in range(100):
         try:
@@ -23,11 +23,11 @@ def growing(running: Fleet, task: str = "carry") -> Iterator[tuple[Fleet, Fleet]
         running = after
 
 
-def rates_hz(running: Fleet) -> dict[str, float]:
+def rates_hz(running: ActiveFleet) -> dict[str, float]:
     return {route.robot: route.predicted_rate_hz for route in running.schedule.routes if route.component == SYSTEM1}
 
 
-def goes_slower(before: Fleet, after: Fleet) -> bool:
+def goes_slower(before: ActiveFleet, after: ActiveFleet) -> bool:
     """Anybody."""
     return any(rates_hz(after)[robot] < hz - 1e-6 for robot, hz in rates_hz(before).items())
 
@@ -36,7 +36,7 @@ def key(placement: Placement) -> tuple[str, str, str, int]:
     return placement.model, placement.gpu_type, placement.batching, placement.batch_size
 
 
-def holds_by_the_measured_figures(running: Fleet, floor_hz: float = 0.0) -> None:
+def holds_by_the_measured_figures(running: ActiveFleet, floor_hz: float = 0.0) -> None:
     """SLOs at the load of every server; its replies allow every robot its floor; robots may send what is counted on."""
     for placement in running.schedule.placements:
         mine = [route for route in running.schedule.routes if route.server == placement.server]

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.factory import Factory, parse_factory
-from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory
-from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.apart import spread
-from ros2_rfm_serving.scheduler.host import hosts_of
-from ros2_rfm_serving.scheduler.losses import seeing
-from ros2_rfm_serving.scheduler.posed import problem_of
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.reserve import with_reserved
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler import PlanJob, plan, plan_factory
+from ros2_rfm_serving.scheduler.anti_affinity import spread
+from ros2_rfm_serving.scheduler.build_problem import problem_of
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, FactoryEstimates
+from ros2_rfm_serving.scheduler.failover import seeing
+from ros2_rfm_serving.scheduler.plan_service import refit_by
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
+from ros2_rfm_serving.scheduler.reserved_standby import with_reserved
+from ros2_rfm_serving.scheduler.server_load import hosts_of
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Stream
 from ros2_rfm_serving.scheduler.standby import cover_of
@@ -60,7 +60,7 @@ def together(declared: Factory, schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def planned(declared: Factory) -> Schedule:
-    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
+    order = PlanJob(factory=declared, robots=tuple(declared.robots), policy="best")
     return plan(order, PROFILE, None, work=0.0).fleet.schedule
 
 
@@ -87,7 +87,7 @@ def test_a_plan_that_cannot_says_why_and_what_would_help() -> None:
 
 def test_a_host_whose_servers_fall_together_on_one_standby_is_named() -> None:
     problem = of_hosts(s1="a", s2="a", s3="b", s4="c")
-    most_hz = CURVES.capacity_hz(Config("policy", "GPU", "fixed", 1), Slo(1.0))
+    most_hz = CURVES.capacity_hz(ServerConfiguration("policy", "GPU", "fixed", 1), Slo(1.0))
     busy = [server(name, "policy", most_hz / 2.5) for name in ("s1", "s2")]
     one = cover_of([*busy, server("s3", "policy")], problem, CURVES, peers=True)
     assert one.standby_of["s1"] == one.standby_of["s2"] == "s3" and one.crowding == ()
@@ -106,10 +106,10 @@ def test_without_hosts_or_with_one_nothing_changes() -> None:
 
 def test_a_repair_and_a_return_keep_hosts_apart() -> None:
     declared = factory({"a": 2, "b": 2, "c": 2}, standby="{num_servers: 2}")
-    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
+    order = PlanJob(factory=declared, robots=tuple(declared.robots), policy="best")
     fleet = plan(order, PROFILE, None, work=0.0).fleet
     for lost in declared.servers:
-        changed, refused = seeing(fleet, declared, Seen(lost=(lost,)), (lost,), (), REFIT)
+        changed, refused = seeing(fleet, declared, FactoryEstimates(lost=(lost,)), (lost,), (), REFIT)
         assert not together(declared, changed.schedule), lost
         back, _ = seeing(changed, declared, AS_DECLARED, (), (lost,), REFIT)
         assert not together(declared, back.schedule), lost
@@ -118,11 +118,11 @@ def test_a_repair_and_a_return_keep_hosts_apart() -> None:
 
 def test_a_whole_host_is_lost_and_its_robots_are_on_the_others() -> None:
     declared = factory({"a": 3, "b": 3}, robots=4, standby="{num_servers: 2}")
-    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
+    order = PlanJob(factory=declared, robots=tuple(declared.robots), policy="best")
     fleet = plan(order, PROFILE, None, work=0.0).fleet
     for host in ("a", "b"):
         lost = tuple(server for server, seat in declared.gpu_assignments.items() if seat.host == host)
-        changed, refused = seeing(fleet, declared, Seen(lost=lost), lost, (), REFIT)
+        changed, refused = seeing(fleet, declared, FactoryEstimates(lost=lost), lost, (), REFIT)
         assert not refused and not {route.server for route in changed.schedule.routes} & set(lost)
         standby_of = {(r.robot, r.component): r.standby for r in fleet.schedule.routes if r.server in lost}
         now = {(r.robot, r.component): r.server for r in changed.schedule.routes}
@@ -157,7 +157,7 @@ def on_hosts(declared: Factory, num_hosts: int, num_standby: int) -> Factory:
     return declared.model_copy(update={"hosts": hosts, "standby": standby})
 
 
-def of_hosts(**hosts: str) -> Problem:
+def of_hosts(**hosts: str) -> PlanningProblem:
     return replace(PROBLEM, hosts=hosts)
 
 

@@ -11,10 +11,10 @@ from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution
 from ros2_rfm_serving.scheduler.planning import plan_factory
-from ros2_rfm_serving.scheduler.policies import beside
-from ros2_rfm_serving.scheduler.policies.best import Best
+from ros2_rfm_serving.scheduler.policies import shadow_plans
+from ros2_rfm_serving.scheduler.policies.best import BestPlanner
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule
-from ros2_rfm_serving.scheduler.prediction.rates import Host
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
 from test.drawn.factories import drawn_factory, stretched_catalogue
 from test.unit.scheduler.drawn_factories import inputs
 
@@ -42,15 +42,15 @@ def planned(known: tuple[Profile, Catalogue], of: Factory) -> Solution:
 def test_a_robot_less_is_served_by_the_plan_with_one_more(
     known: tuple[Profile, Catalogue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Blind(Best):
+    class Blind(BestPlanner):
         """Finds nothing for twelve robots by itself."""
 
-        def run(self, rate_control: bool | None, known: tuple[Host, ...] = ()) -> BestSchedule | None:
+        def run(self, rate_control: bool | None, known: tuple[HostedServer, ...] = ()) -> BestSchedule | None:
             if sum(task.num_robots for task in self._problem.classes) == 12 and not known:
                 return None
             return super().run(rate_control, known)
 
-    monkeypatch.setattr(beside, "Best", Blind)
+    monkeypatch.setattr(shadow_plans, "BestPlanner", Blind)
     found = planned(known, factory())
     assert found.feasible and {name: task.served for name, task in found.tasks.items()} == {"pick": 8, "place": 4}
     routed = [(stream.task, stream.num_robots) for server in found.servers for stream in server.streams]
@@ -58,17 +58,17 @@ def test_a_robot_less_is_served_by_the_plan_with_one_more(
 
 
 def test_a_gpu_more_is_worth_no_less(known: tuple[Profile, Catalogue], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Blind(Best):
+    class Blind(BestPlanner):
         """Finds little for three servers."""
 
-        def run(self, rate_control: bool | None, known: tuple[Host, ...] = ()) -> BestSchedule | None:
+        def run(self, rate_control: bool | None, known: tuple[HostedServer, ...] = ()) -> BestSchedule | None:
             found = super().run(rate_control, known)
             if found and len(self._problem.servers) == 3:
                 return replace(found, rates=tuple(0.1 * rate for rate in found.rates), tuned=None)
             return found
 
     fewer = planned(known, factory(servers=2, robots=40))
-    monkeypatch.setattr(beside, "Best", Blind)
+    monkeypatch.setattr(shadow_plans, "BestPlanner", Blind)
     more = planned(known, factory(servers=3, robots=40))
     assert more.feasible and more.objective >= (1 - 1e-3) * fewer.objective
 

@@ -12,18 +12,18 @@ import pytest
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan, rebuilt
-from ros2_rfm_serving.scheduler.choices import Choice, _Why, choices
+from ros2_rfm_serving.scheduler import ActiveFleet, PlanJob, plan, rebuilt
+from ros2_rfm_serving.scheduler.explain_route import RouteExplanation, _Why, choices
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from test.unit.scheduler.test_adaptation import PROFILE, factory, fleet
 
 
-def of(running: Fleet, component: str) -> Choice:
+def of(running: ActiveFleet, component: str) -> RouteExplanation:
     return next(choice for choice in choices(running, "carry_1") if choice.component == component)
 
 
-def crowded(declared: Factory) -> Fleet:
+def crowded(declared: Factory) -> ActiveFleet:
     """All robots on one server of System 1, the others idle."""
     running = fleet(declared)
     (one, *others) = [p for p in running.schedule.placements if p.model == "policy"]
@@ -74,7 +74,7 @@ def test_what_robots_own_queue_keeps_is_not_said_to_be_too_much(repository: Path
     folder = repository / "config" / "profiles"
     shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     declared = profiled_factory(4, network=True)
-    running = plan(PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best"), *shipped, work=0.0).fleet
+    running = plan(PlanJob(factory=declared, robots=tuple(declared.robots), policy="best"), *shipped, work=0.0).fleet
     assert running.beyond_hz
     raised = next(r for r in running.schedule.routes if r.server in running.beyond_hz)
     (found, *_) = [choice for choice in choices(running, raised.robot) if choice.component == raised.component]

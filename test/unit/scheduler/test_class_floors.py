@@ -8,7 +8,7 @@ import pytest
 
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Factory, parse_factory
-from ros2_rfm_serving.scheduler import InForce, Planned, PlanOrder, Roster, plan
+from ros2_rfm_serving.scheduler import PlanJob, PlanResult, RobotRegistry, ScheduleManager, plan
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import Schedule
@@ -37,7 +37,7 @@ def of_class(schedule: Schedule, task: str) -> float:
     return sum(route.predicted_rate_hz for route in schedule.routes if route.task == task)
 
 
-def made(order: PlanOrder) -> Planned | RfmError:
+def made(order: PlanJob) -> PlanResult | RfmError:
     try:
         return plan(order, PROFILE, None, work=0.05, explained=False)
     except RfmError as error:
@@ -45,13 +45,13 @@ def made(order: PlanOrder) -> Planned | RfmError:
 
 
 @pytest.fixture
-def fleet() -> InForce:
+def fleet() -> ScheduleManager:
     declared = factory()
-    first = plan(PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best"), PROFILE, None)
-    return InForce(first, Roster(1), lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
+    first = plan(PlanJob(factory=declared, robots=tuple(declared.robots), policy="best"), PROFILE, None)
+    return ScheduleManager(first, RobotRegistry(1), lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
 
 
-def test_who_stays_takes_over_what_is_owed_to_the_class(fleet: InForce) -> None:
+def test_who_stays_takes_over_what_is_owed_to_the_class(fleet: ScheduleManager) -> None:
     assert of_class(fleet.fleet.schedule, "fold") == pytest.approx(FLOOR_HZ, rel=0.05), "others are worth more"
     for robot in ("fold_1", "fold_2", "fold_3"):
         fleet.release(robot)
@@ -62,7 +62,7 @@ def test_who_stays_takes_over_what_is_owed_to_the_class(fleet: InForce) -> None:
     assert of_class(fleet.fleet.schedule, "fold") >= FLOOR_HZ * 0.999 and not broken(fleet.fleet)
 
 
-def test_a_needed_plan_stays_needed_whoever_comes_and_goes_meanwhile(fleet: InForce) -> None:
+def test_a_needed_plan_stays_needed_whoever_comes_and_goes_meanwhile(fleet: ScheduleManager) -> None:
     fleet.release("fold_1")
     for robot in ("sort_1", "sort_2"):
         fleet.release(robot)
@@ -72,7 +72,7 @@ def test_a_needed_plan_stays_needed_whoever_comes_and_goes_meanwhile(fleet: InFo
     assert of_class(fleet.fleet.schedule, "fold") >= FLOOR_HZ * 0.999
 
 
-def test_newcomers_wait_for_a_plan_that_a_promise_needs(fleet: InForce) -> None:
+def test_newcomers_wait_for_a_plan_that_a_promise_needs(fleet: ScheduleManager) -> None:
     """It was begun anew for each robot that came and went, and where these come more often than a plan takes it was never made."""
     fleet.release("fold_1")
     orders = []
@@ -90,7 +90,7 @@ def test_newcomers_wait_for_a_plan_that_a_promise_needs(fleet: InForce) -> None:
     assert all(order.answer is not None for order in orders)
 
 
-def test_a_floor_that_nobody_could_keep_is_said_and_not_planned_for_ever(fleet: InForce) -> None:
+def test_a_floor_that_nobody_could_keep_is_said_and_not_planned_for_ever(fleet: ScheduleManager) -> None:
     """Two robots cannot act as often as six were to."""
     for i in range(1, 6):
         fleet.release(f"fold_{i}")

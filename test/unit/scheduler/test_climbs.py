@@ -7,7 +7,7 @@ from pathlib import Path
 from ros2_rfm_serving.factory import Catalogue, parse_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import fleet_of, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.choices import choices
+from ros2_rfm_serving.scheduler.explain_route import choices
 from ros2_rfm_serving.simulation import simulate
 
 FACTORY = """

@@ -18,14 +18,14 @@ from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule, without_automatic
 from ros2_rfm_serving.scheduler.automatic import CHOICES, chosen, decided_as
 from ros2_rfm_serving.scheduler.prediction import closed_queue
-from ros2_rfm_serving.scheduler.prediction.askers import Member
-from ros2_rfm_serving.scheduler.prediction.closed_queue import Service
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup
+from ros2_rfm_serving.scheduler.prediction.closed_queue import BatchService
 from ros2_rfm_serving.scheduler.prediction.predictable import why_unpredictable
-from ros2_rfm_serving.scheduler.prediction.queued import Waited
+from ros2_rfm_serving.scheduler.prediction.queue_stats import ClientWaits
 from ros2_rfm_serving.simulation import simulate
 from ros2_rfm_serving.simulation.trial import virtual_time_trial
 
-CROWD = (Member(num_robots=9, period_s=0.0, think_s=0.2, slo_s=0.3, calls=((0.1, 0.5, 0.05),)),)
+CROWD = (ClientGroup(num_robots=9, period_s=0.0, think_s=0.2, slo_s=0.3, calls=((0.1, 0.5, 0.05),)),)
 
 
 class NewestFirst(DispatchPolicy):
@@ -146,9 +146,9 @@ def test_caps_are_not_those_of_a_lucky_start(repository: Path, shipped: tuple[Pr
 
 
 def test_a_queue_is_watched_for_longer_where_chance_may_decide() -> None:
-    def waited(late: int) -> Waited:
+    def waited(late: int) -> ClientWaits:
         response_s = np.where(np.arange(6000) < late, 0.3, 0.1)
-        return Waited((response_s,), (response_s,))
+        return ClientWaits((response_s,), (response_s,))
 
     assert [waited(late).is_in_doubt(99.0, 0.2) for late in (0, 30, 50, 60, 80, 200)] == [False, False, True, True, True, False]
 
@@ -157,7 +157,7 @@ def test_a_queue_is_ranked_by_the_policy_that_serves() -> None:
     """The last come first: of nine that two at a time are served, some wait for very long, and the others hardly."""
     typical_s, longest_s = ({}, {})
     for order in ("fifo", "newest"):
-        found = closed_queue.waits(CROWD, Service(batch_size=2, mean_s=0.1, jitter=0.05, order=order)).all
+        found = closed_queue.waits(CROWD, BatchService(batch_size=2, mean_s=0.1, jitter=0.05, order=order)).all
         typical_s[order], longest_s[order] = found.response_s(50), found.response_s(95)
     assert typical_s["newest"] < typical_s["fifo"] and longest_s["newest"] > 1.5 * longest_s["fifo"]
 
@@ -181,16 +181,18 @@ def test_a_policy_with_a_state_of_its_own_is_predicted_with_it() -> None:
     assert not why_unpredictable("turning")
     longest_s = {}
     for order in ("fifo", "turning", "newest"):
-        longest_s[order] = closed_queue.waits(CROWD, Service(batch_size=2, mean_s=0.1, jitter=0.05, order=order)).all.response_s(95)
+        longest_s[order] = closed_queue.waits(
+            CROWD, BatchService(batch_size=2, mean_s=0.1, jitter=0.05, order=order)
+        ).all.response_s(95)
     assert longest_s["fifo"] < longest_s["turning"] < longest_s["newest"]
 
 
 def test_a_policy_that_starves_robots_is_predicted_to_miss_their_slo() -> None:
     """It does the same each time, so a queue tells what it does."""
     assert not why_unpredictable("starving")
-    crowd = (Member(num_robots=14, period_s=0.0, think_s=0.2, slo_s=0.6),)
+    crowd = (ClientGroup(num_robots=14, period_s=0.0, think_s=0.2, slo_s=0.6),)
     late = {
-        order: closed_queue.waits(crowd, Service(batch_size=2, mean_s=0.1, jitter=0.05, order=order)).all.response_s(90) > 0.6
+        order: closed_queue.waits(crowd, BatchService(batch_size=2, mean_s=0.1, jitter=0.05, order=order)).all.response_s(90) > 0.6
         for order in ("fifo", "starving")
     }
     assert late == {"fifo": False, "starving": True}

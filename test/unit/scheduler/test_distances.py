@@ -11,16 +11,16 @@ import pytest
 
 from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.factory.fleet import NetworkEntry
-from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory, planning
-from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.enquiry import Enquiry, rooms
-from ros2_rfm_serving.scheduler.losses import seeing
+from ros2_rfm_serving.scheduler import PlanJob, plan, plan_factory, planning
+from ros2_rfm_serving.scheduler.admission_query import AdmissionQuery, rooms
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, FactoryEstimates, NetworkDelay
+from ros2_rfm_serving.scheduler.estimation.calibration import CorrectionFactors
+from ros2_rfm_serving.scheduler.estimation.status_samples import ComponentTotals, RobotStatusSample
+from ros2_rfm_serving.scheduler.failover import seeing
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from ros2_rfm_serving.scheduler.policies import schedules
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel
 from ros2_rfm_serving.scheduler.solution import Solution
-from ros2_rfm_serving.scheduler.watch.factors import Factors
-from ros2_rfm_serving.scheduler.watch.words import Asked, RobotWord
 from test.unit.scheduler.test_adaptation import PROFILE
 from test.unit.scheduler.test_apart import factory
 
@@ -71,7 +71,7 @@ def test_nobody_is_promised_what_its_servers_distance_does_not_leave(seed: int) 
     trips_ms, gpus = {name: rng.uniform(0.0, 35.0) for name in "abc"}, {name: rng.randint(1, 2) for name in "abc"}
     own_ms = rng.uniform(0.0, 8.0)
     declared = at(trips_ms, gpus, rng.randint(1, 8), own_ms)
-    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
+    order = PlanJob(factory=declared, robots=tuple(declared.robots), policy="best")
     solution = plan_factory(declared, PROFILE, None, work=0.0)
     if not solution.feasible:
         assert "leaves" in solution.problems[0] or "fits" in solution.problems[0], solution.problems
@@ -94,17 +94,17 @@ def test_what_was_measured_is_the_way_to_the_nearest_host() -> None:
     """Robots that were served by a far host say how far it is: the plan knows that already, and counts it once."""
     declared = at({"b": 20.0}, {"a": 2, "b": 2}, own_ms=2.0)
     for server, trip_s in (("server_1", 0.015), ("server_2", 0.035)):
-        factors, answers = Factors(), 0
+        factors, answers = CorrectionFactors(), 0
         factors.declare(declared)
         for i in range(400):
             answers += 10
-            asked = {"system1": Asked(answers=answers, round_trips_s=answers * (0.030 + trip_s))}
-            word = RobotWord(robot=f"carry_{i % 4}", task="carry", server=server, streams=True, asked=asked)
+            asked = {"system1": ComponentTotals(answers=answers, round_trips_s=answers * (0.030 + trip_s))}
+            word = RobotStatusSample(robot=f"carry_{i % 4}", task="carry", server=server, streams=True, asked=asked)
             factors.hear(word, 0.030, 0.030, 1.0 * i)
         assert factors.look(400.0) and factors.travels(declared)["carry"].mean_s == pytest.approx(0.015, abs=1e-4), host_of(
             declared, server
         )
-    seen = Seen(travels={"carry": Travel(mean_s=0.005, tail_s=0.005)})
+    seen = FactoryEstimates(travels={"carry": NetworkDelay(mean_s=0.005, tail_s=0.005)})
     problem = problem_of(declared, {"carry": 6}, PROFILE, None, seen)
     assert problem.classes[0].network.mean_s == pytest.approx(0.005)
     assert set(curves_of(problem, PROFILE).configs) >= {("policy", "GPU"), ("policy", "GPU away by 20 ms")}
@@ -137,7 +137,9 @@ TRIPS_MS = {("small", "a"): 10.0, ("small", "b"): 0.0, ("large", "a"): 10.0, ("l
 
 def test_no_observation_is_nearer_than_it_is_for_its_own_size() -> None:
     declared = mixed()
-    seen = Seen(travels={"small": Travel(mean_s=0.013, tail_s=0.013), "large": Travel(mean_s=0.012, tail_s=0.012)})
+    seen = FactoryEstimates(
+        travels={"small": NetworkDelay(mean_s=0.013, tail_s=0.013), "large": NetworkDelay(mean_s=0.012, tail_s=0.012)}
+    )
     for more_ms, as_seen in (({"small": 0.0, "large": 0.0}, AS_DECLARED), ({"small": 3.0, "large": 2.0}, seen)):
         apart, alike = (problem_of(declared, {"small": 3, "large": 3}, PROFILE, None, as_seen, by_host=by) for by in (True, False))
         for near, far in zip(apart.classes, alike.classes, strict=True):
@@ -152,13 +154,13 @@ def test_no_observation_is_nearer_than_it_is_for_its_own_size() -> None:
 def test_what_is_measured_is_the_same_wherever_a_robot_is_served() -> None:
     declared = mixed()
     for (task, host), trip_ms in TRIPS_MS.items():
-        factors, answers = Factors(), 0
+        factors, answers = CorrectionFactors(), 0
         factors.declare(declared)
         server = next(server for server in declared.gpu_types if host_of(declared, server) == host)
         for i in range(400):
             answers += 10
-            asked = {"system1": Asked(answers=answers, round_trips_s=answers * (0.030 + (trip_ms + 13.0) / 1e3))}
-            word = RobotWord(robot=f"{task}_{i % 4}", task=task, server=server, streams=True, asked=asked)
+            asked = {"system1": ComponentTotals(answers=answers, round_trips_s=answers * (0.030 + (trip_ms + 13.0) / 1e3))}
+            word = RobotStatusSample(robot=f"{task}_{i % 4}", task=task, server=server, streams=True, asked=asked)
             factors.hear(word, 0.030, 0.030, 1.0 * i)
         assert factors.look(400.0) and factors.travels(declared)[task].mean_s == pytest.approx(0.023, abs=1e-4), (
             task,
@@ -169,9 +171,9 @@ def test_what_is_measured_is_the_same_wherever_a_robot_is_served() -> None:
 def test_another_process_finds_the_same_room() -> None:
     """Distances go along with curves."""
     declared = at({"b": 20.0}, {"a": 2, "b": 2}, own_ms=2.0)
-    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
+    order = PlanJob(factory=declared, robots=tuple(declared.robots), policy="best")
     fleet = plan(order, PROFILE, None, work=0.0).fleet
-    enquiry = Enquiry(fleet, tuple(RobotEntry(name=f"late_{i}", task="carry", index=9 + i) for i in range(3)))
+    enquiry = AdmissionQuery(fleet, tuple(RobotEntry(name=f"late_{i}", task="carry", index=9 + i) for i in range(3)))
     found = rooms(enquiry)
     assert rooms(pickle.loads(pickle.dumps(enquiry))) == found and {fleet.curves.away_s(c) for c in fleet.curves.all} == {0.0, 0.02}
 

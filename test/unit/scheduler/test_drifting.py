@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.factory import parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, parse_profiles
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, MOST_PACE, Travel
-from ros2_rfm_serving.scheduler.watch import Asked, Kept, RobotWord, ServerWord
-from ros2_rfm_serving.scheduler.watch.drift import IDLE_S, Drift
-from ros2_rfm_serving.scheduler.watch.hold import EASED_AFTER_S, LONGEST_S, Hold
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, MOST_PACE, NetworkDelay
+from ros2_rfm_serving.scheduler.estimation import ComponentTotals, RobotStatusSample, ServerStatusSample, SloCounts
+from ros2_rfm_serving.scheduler.estimation.drift import IDLE_S, ServiceDriftEstimator
+from ros2_rfm_serving.scheduler.estimation.hysteresis import EASED_AFTER_S, LONGEST_S, Hysteresis
 from test.unit.scheduler.test_watch import FACTORY, PROFILE, Floor, placed
 
 USUAL_S = 0.04
@@ -64,7 +64,7 @@ def test_a_server_that_is_slow_now_and_then_is_planned_with_as_a_slow_one(period
 )
 @QUICK
 def test_nothing_is_held_for_longer_than_the_longest(moves: list[tuple[bool, float]], back_s: float) -> None:
-    hold, now_s = Hold(), 1e6
+    hold, now_s = Hysteresis(), 1e6
     since_s = now_s
     assert not hold.lasts(now_s)
     for worse, passed_s in moves:
@@ -77,7 +77,7 @@ def test_nothing_is_held_for_longer_than_the_longest(moves: list[tuple[bool, flo
 
 def test_a_slow_server_that_nobody_asks_any_more_is_tried_again_and_each_time_later() -> None:
     """A plan had given it nothing to do, so that nothing was measured of it, and it was slow for ever."""
-    drift, now_s, waits_s = Drift(PROFILE), 1e6, list[float]()
+    drift, now_s, waits_s = ServiceDriftEstimator(PROFILE), 1e6, list[float]()
     drift.place({"server_1": placed("server_1")})
     word = Floor.ready("server_1")
     for _ in range(4):
@@ -97,7 +97,7 @@ def test_a_slow_server_that_nobody_asks_any_more_is_tried_again_and_each_time_la
     assert waits_s[0] == pytest.approx(IDLE_S, abs=2.0) and waits_s == sorted(waits_s) and waits_s[-1] < 4 * IDLE_S, waits_s
 
 
-def slow(drift: Drift, word: ServerWord, now_s: float, seconds: int) -> tuple[ServerWord, float]:
+def slow(drift: ServiceDriftEstimator, word: ServerStatusSample, now_s: float, seconds: int) -> tuple[ServerStatusSample, float]:
     """server_1 works three times as slowly for so long."""
     for _ in range(seconds):
         now_s += 1.0
@@ -109,7 +109,7 @@ def slow(drift: Drift, word: ServerWord, now_s: float, seconds: int) -> tuple[Se
 
 def test_a_slow_server_that_works_is_not_tried_again_because_its_batches_are_others() -> None:
     """It had become slow long ago, and nothing was measured of the other batches yet: it was as planned again at once."""
-    drift = Drift(PROFILE)
+    drift = ServiceDriftEstimator(PROFILE)
     drift.place({"server_1": placed("server_1")})
     _, now_s = slow(drift, Floor.ready("server_1"), 1e6, round(IDLE_S) + 60)
     drift.place({"server_1": placed("server_1", size=1)})
@@ -119,7 +119,7 @@ def test_a_slow_server_that_works_is_not_tried_again_because_its_batches_are_oth
 
 def test_a_slow_server_whose_robots_have_nothing_to_do_stays_slow() -> None:
     """Each idle night it was as planned again, and its first robots of the morning were late."""
-    drift = Drift(PROFILE)
+    drift = ServiceDriftEstimator(PROFILE)
     drift.place({"server_1": placed("server_1")}, frozenset({"server_1"}))
     _, now_s = slow(drift, Floor.ready("server_1"), 1e6, 60)
     assert not drift.look(now_s + 10 * IDLE_S) and drift.paces()[0] == {"server_1": pytest.approx(3.0)}
@@ -128,7 +128,7 @@ def test_a_slow_server_whose_robots_have_nothing_to_do_stays_slow() -> None:
 
 
 def test_a_clock_that_is_set_back_makes_no_slow_server_quick() -> None:
-    drift = Drift(PROFILE)
+    drift = ServiceDriftEstimator(PROFILE)
     drift.place({"server_1": placed("server_1")})
     _, now_s = slow(drift, Floor.ready("server_1"), 1e6, 60)
     back_s = now_s - 1e5
@@ -151,12 +151,12 @@ def calling(floor: Floor, ratio: float, *, given_up: float = 0.0) -> Callable[[]
             calls = int(owed[name])
             owed[name] -= calls
             answers = round(calls * (1 - given_up))
-            then = before.asked["system2"] if before else Asked(0, 0.0)
-            kept = before.kept.get("system2", Kept()) if before else Kept()
+            then = before.asked["system2"] if before else ComponentTotals(0, 0.0)
+            kept = before.kept.get("system2", SloCounts()) if before else SloCounts()
             word = floor.robots[name]
-            asked = {**word.asked, "system2": Asked(then.answers + answers, then.round_trips_s + 1.0)}
+            asked = {**word.asked, "system2": ComponentTotals(then.answers + answers, then.round_trips_s + 1.0)}
             floor.robots[name] = replace(
-                word, asked=asked, kept={"system2": Kept(kept.in_time + answers, kept.late + calls - answers)}
+                word, asked=asked, kept={"system2": SloCounts(kept.in_time + answers, kept.late + calls - answers)}
             )
 
     return go
@@ -215,12 +215,14 @@ def test_horizons_that_are_drawn_are_known_soon(times: float) -> None:
 def test_horizons_of_a_single_robot_are_known_soon(scatter: float, within_s: float, times: float) -> None:
     """Lots of many chunks were one in a quarter of a minute: three minutes and more until six were there."""
     floor, rng = Floor(), random.Random(3)
-    word = RobotWord(robot="carry_0", task="carry", server="server_1", streams=True, asked={"system1": Asked(0, 0.0)})
+    word = RobotStatusSample(
+        robot="carry_0", task="carry", server="server_1", streams=True, asked={"system1": ComponentTotals(0, 0.0)}
+    )
     mean_s = 0.4
 
     def go() -> None:
         then = floor.robots.get("carry_0", word)
-        asked = {"system1": Asked(then.asked["system1"].answers + 1, 0.0)}
+        asked = {"system1": ComponentTotals(then.asked["system1"].answers + 1, 0.0)}
         horizons_s = then.horizons_s + mean_s * rng.gauss(1.0, scatter)
         floor.robots["carry_0"] = replace(then, asked=asked, horizons=then.horizons + 1, horizons_s=horizons_s)
 
@@ -238,7 +240,7 @@ def test_horizons_of_a_single_robot_are_known_soon(scatter: float, within_s: flo
 @QUICK
 def test_a_plan_leaves_room_for_the_tail_that_was_seen(mean_s: float, more_s: float) -> None:
     """Of ways that are bad now and then the mean may be next to nothing: their tail was planned with as if it were, too."""
-    network = Travel(mean_s=mean_s, tail_s=mean_s + more_s).network
+    network = NetworkDelay(mean_s=mean_s, tail_s=mean_s + more_s).network
     assert network.at_s(99.0) == pytest.approx(mean_s + more_s, abs=1e-9)
     assert network.mean_s >= mean_s - 1e-9 and (network.round_trip_ms == 0.0 or network.mean_s == pytest.approx(mean_s))
 
@@ -277,7 +279,7 @@ arms,GPU,continuous,1,51,160,160,170,180,190,periodic
 
 def paced(rate: int, latency_s: float, company: float) -> dict[str, float]:
     """Of a server of actions whose rows go on step by step, after ten seconds: so many replies each, with so many rows at once."""
-    drift = Drift(TOGETHER)
+    drift = ServiceDriftEstimator(TOGETHER)
     drift.place({"server_1": replace(placed("server_1", "arms", 1), batching="continuous")})
     word = replace(Floor.ready("server_1"), model="arms", batch_size=1, mean_batch_size=company)
     for second in range(10):

@@ -14,13 +14,23 @@ from ros2_rfm_serving.audit.schedulers.replay import SchedulerReplay
 from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Rooms, Roster, Word, answered, resumed
-from ros2_rfm_serving.scheduler.answering import plan, refit_by
-from ros2_rfm_serving.scheduler.planned import Doing
+from ros2_rfm_serving.scheduler import (
+    AdmissionOffers,
+    PlanJob,
+    PlanResult,
+    RobotClaim,
+    RobotRegistry,
+    ScheduleManager,
+    SchedulerCommand,
+    answered,
+    resumed,
+)
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates
+from ros2_rfm_serving.scheduler.estimation import EstimateChange
+from ros2_rfm_serving.scheduler.plan_job import ExpectedActions
+from ros2_rfm_serving.scheduler.plan_service import plan, refit_by
 from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
-from ros2_rfm_serving.scheduler.seen import Seen
-from ros2_rfm_serving.scheduler.standing import PATIENT, STAYS
-from ros2_rfm_serving.scheduler.watch import Finding
+from ros2_rfm_serving.scheduler.schedule_state import PATIENT, STAYS
 from ros2_rfm_serving.simulation.profiled_factories import hurried_factory
 from ros2_rfm_serving.types import NOT_ADMITTED, AdmissionRecord, Schedule
 from test.unit.scheduler.kept_plans import KeptPlans
@@ -52,17 +62,19 @@ class Running:
         self.file = folder / "factory.yaml"
         self.file.write_text(FACTORY)
         self.schedules: list[Schedule] = []
-        self.roster, self.kept = Roster(ME), KeptPlans(profiles)
+        self.roster, self.kept = RobotRegistry(ME), KeptPlans(profiles)
         self.profile, self.catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
-        self.orders: list[PlanOrder] = []
+        self.orders: list[PlanJob] = []
         """Planned so far."""
         factory = load_factory(self.file)
-        first = self.plan(PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best"))
-        assert isinstance(first, Planned)
+        first = self.plan(PlanJob(factory=factory, robots=tuple(factory.robots), policy="best"))
+        assert isinstance(first, PlanResult)
         log = logging.getLogger("test")
-        self.fleet = InForce(first, self.roster, lambda schedule, name: self.schedules.append(schedule), log, self.kept.book)
+        self.fleet = ScheduleManager(
+            first, self.roster, lambda schedule, name: self.schedules.append(schedule), log, self.kept.book
+        )
 
-    def plan(self, order: PlanOrder) -> Planned | Rooms | RfmError:
+    def plan(self, order: PlanJob) -> PlanResult | AdmissionOffers | RfmError:
         self.orders.append(order)
         try:
             return answered(order, self.profile, self.catalogue)
@@ -73,7 +85,7 @@ class Running:
         while (order := self.fleet.wanted) is not None:
             self.fleet.planned(order, self.plan(order))
 
-    def replan(self, file: Path | None = None) -> Order:
+    def replan(self, file: Path | None = None) -> SchedulerCommand:
         return self.fleet.replan(load_factory(file or Path(self.fleet.factory.file)), declared_anew=file is not None)
 
     def tasks(self) -> dict[str, str]:
@@ -82,7 +94,7 @@ class Running:
 
     def says(self, robot: str, task: str) -> None:
         """A robot that another scheduler admitted."""
-        self.roster.hear(Word(robot=robot, follows=FORMER, admission=AdmissionRecord(scheduler=FORMER, task=task)))
+        self.roster.hear(RobotClaim(robot=robot, follows=FORMER, admission=AdmissionRecord(scheduler=FORMER, task=task)))
 
 
 @pytest.fixture
@@ -90,7 +102,7 @@ def running(tmp_path: Path, repository: Path) -> Running:
     return Running(tmp_path, repository / "config" / "profiles")
 
 
-def refused(order: Order) -> str:
+def refused(order: SchedulerCommand) -> str:
     assert isinstance(order.answer, RfmError)
     return str(order.answer)
 
@@ -163,7 +175,7 @@ def test_a_robot_that_comes_back_for_a_task_that_has_gone_is_nobody(running: Run
     (tmp_path / "other.yaml").write_text(FACTORY.replace("wrist:", "lift:"))
     running.replan(tmp_path / "other.yaml")
     running.plan_what_is_wanted()
-    running.roster.hear(Word(robot="late", follows=ME, admission=NOT_ADMITTED))
+    running.roster.hear(RobotClaim(robot="late", follows=ME, admission=NOT_ADMITTED))
     running.fleet.settle()
     assert not running.roster.tasks and not running.fleet.no_room and running.fleet.wanted is None
 
@@ -214,7 +226,7 @@ def test_others_come_and_go_while_the_factory_is_planned_for_one_who_does_not_fi
 def test_whoever_waits_is_answered_however_often_the_fleet_changes(running: Running) -> None:
     """After two plans in vain the others wait, in their turn."""
     waits = running.fleet.admit("late", "wrist")
-    later: list[Order] = []
+    later: list[SchedulerCommand] = []
     for number in range(3):
         order = running.fleet.wanted
         assert order is not None
@@ -329,7 +341,7 @@ def test_whoever_asks_the_same_again_while_it_waits_waits_once(running: Running)
 
 
 def test_a_crowd_that_waits_is_bounded_and_those_who_leave_are_heard(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ros2_rfm_serving.scheduler.in_force.MOST_WAITING", 3)
+    monkeypatch.setattr("ros2_rfm_serving.scheduler.schedule_manager.MOST_WAITING", 3)
     orders = [running.fleet.admit(f"late_{i}", "wrist") for i in range(5)]
     assert [order.answer is None for order in orders] == [True] * 3 + [False] * 2
     assert refused(orders[-1]) == "3 others wait for a plan: ask again later"
@@ -351,9 +363,9 @@ def test_a_better_plan_waits_for_those_who_wait_for_one(running: Running) -> Non
     assert isinstance(waits.answer, int) and not isinstance(waits.answer, ScheduleError)
 
 
-def cut_short(made: Planned | Rooms | RfmError, *, actions_hz: float | None = None) -> Planned:
+def cut_short(made: PlanResult | AdmissionOffers | RfmError, *, actions_hz: float | None = None) -> PlanResult:
     """A plan as it would be, had more work been of use; and worth so many actions/s."""
-    assert isinstance(made, Planned)
+    assert isinstance(made, PlanResult)
     fleet = made.fleet
     if actions_hz is not None:
         more = actions_hz / fleet.actions_hz()
@@ -411,9 +423,9 @@ def test_looking_for_a_better_plan_gives_way(running: Running) -> None:
 
 def test_more_work_is_what_a_better_plan_is_made_with(running: Running) -> None:
     factory = running.fleet.factory
-    once = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best")
+    once = PlanJob(factory=factory, robots=tuple(factory.robots), policy="best")
     made, better = running.plan(once), running.plan(replace(once, effort=4))
-    assert isinstance(made, Planned) and isinstance(better, Planned)
+    assert isinstance(made, PlanResult) and isinstance(better, PlanResult)
     assert (made.effort, better.effort) == (1, 4) and better.work >= made.work
     assert better.fleet.actions_hz() >= made.fleet.actions_hz()
 
@@ -422,11 +434,11 @@ def test_what_a_predecessor_left_is_replayed(running: Running, repository: Path)
     """It is part of what the first schedule was made from."""
     profiles, factory = repository / "config" / "profiles", running.fleet.factory
     found = replace(running.fleet.fleet.schedule, epoch=41)
-    order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best")
+    order = PlanJob(factory=factory, robots=tuple(factory.robots), policy="best")
     made, _ = resumed(order, found, running.profile, running.catalogue)
     kept = KeptPlans(profiles)
     kept.listen()
-    InForce(made, Roster(ME), lambda schedule, name: None, logging.getLogger("test"), kept.book)
+    ScheduleManager(made, RobotRegistry(ME), lambda schedule, name: None, logging.getLogger("test"), kept.book)
     replay = SchedulerReplay(profiles)
     (record,) = [record for record in kept.records() if record["kind"] == "plan"]
     assert replay.feed(record)["schedule"] == record["schedule"] and record["schedule"]["epoch"] == 42
@@ -435,14 +447,14 @@ def test_what_a_predecessor_left_is_replayed(running: Running, repository: Path)
 def test_nobody_is_admitted_to_servers_that_are_all_lost(running: Running) -> None:
     """They had room when they were last planned with: 'yes' was the answer, and nobody there to serve."""
     refit, both = refit_by(running.profile, running.catalogue), ("server_1", "server_2")
-    running.fleet.see(Finding(Seen(lost=both), both, (), "all are lost"), refit)
+    running.fleet.see(EstimateChange(FactoryEstimates(lost=both), both, (), "all are lost"), refit)
     epoch = running.fleet.epoch
     order = running.fleet.admit("late", "arm")
     running.says("guest", "arm")
     running.fleet.settle()
     running.plan_what_is_wanted()
     assert "no server lives" in refused(order) and running.fleet.epoch == epoch
-    running.fleet.see(Finding(Seen(), (), both, "all are back"), refit)
+    running.fleet.see(EstimateChange(FactoryEstimates(), (), both, "all are back"), refit)
     for _ in range(5):
         running.plan_what_is_wanted()
         running.fleet.settle()
@@ -453,7 +465,7 @@ def test_nobody_is_admitted_to_servers_that_are_all_lost(running: Running) -> No
 # --- room that is looked for elsewhere ---
 
 
-def crowded(running: Running) -> tuple[Order, PlanOrder]:
+def crowded(running: Running) -> tuple[SchedulerCommand, PlanJob]:
     """Arms come until one does not fit at a glance."""
     for number in range(100):
         order = running.fleet.admit(f"late_{number}", "arm")
@@ -468,7 +480,7 @@ def test_room_that_others_make_is_looked_for_elsewhere_and_taken_here(running: R
     order, asked = crowded(running)
     before = running.fleet.fleet.schedule
     made = running.plan(pickle.loads(pickle.dumps(asked)))  # in the planner's process
-    assert isinstance(made, Rooms) and running.fleet.epoch == before.epoch, "nothing has changed yet"
+    assert isinstance(made, AdmissionOffers) and running.fleet.epoch == before.epoch, "nothing has changed yet"
     running.fleet.planned(asked, made)
     after = running.fleet.fleet.schedule
     (newcomer,) = {route.robot for route in after.routes} - {route.robot for route in before.routes}
@@ -507,9 +519,9 @@ def test_who_is_refused_after_plans_in_vain_is_told_what_there_is_too(running: R
     assert "; 'fast' does not fit the placement: no server hosts what robots of 'sprint' need" in refused(refusal)
 
 
-def slower(made: Planned | Rooms | RfmError, share: float = 0.5) -> Planned:
+def slower(made: PlanResult | AdmissionOffers | RfmError, share: float = 0.5) -> PlanResult:
     """With that share of what it would do."""
-    assert isinstance(made, Planned)
+    assert isinstance(made, PlanResult)
     fleet = copy(made.fleet)
     routes = tuple(replace(r, predicted_rate_hz=share * r.predicted_rate_hz) for r in fleet.schedule.routes)
     fleet.schedule = replace(fleet.schedule, routes=routes)
@@ -541,7 +553,7 @@ def test_where_robots_own_queues_say_what_is_done_they_decide_what_stays(running
     order = running.replan()
     asked = running.fleet.wanted
     assert asked
-    running.fleet.planned(asked, slower(running.plan(asked))._replace(doing=Doing(10.0, planned_hz)))
+    running.fleet.planned(asked, slower(running.plan(asked))._replace(doing=ExpectedActions(10.0, planned_hz)))
     assert (order.note == STAYS) == stays
 
 
@@ -550,14 +562,14 @@ def test_what_asynchronous_robots_do_in_their_own_queues_comes_with_a_plan(repos
     folder = repository / "config" / "profiles"
     shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     factory = hurried_factory(7)
-    order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best")
+    order = PlanJob(factory=factory, robots=tuple(factory.robots), policy="best")
     first = plan(order, *shipped, work=0.0, explained=False)
     assert first.doing is None
     again = plan(replace(order, previous=first.fleet.schedule), *shipped, work=0.0)
     assert again.doing and again.doing.planned_hz == pytest.approx(again.doing.before_hz, rel=CLEARLY)
     fewer = plan(replace(order, robots=order.robots[1:], previous=first.fleet.schedule), *shipped, work=0.0)
     assert fewer.doing is None, "the schedule before is not of these robots"
-    lost = Seen(lost=(first.fleet.schedule.routes[0].server,))
+    lost = FactoryEstimates(lost=(first.fleet.schedule.routes[0].server,))
     without = plan(replace(order, previous=first.fleet.schedule, seen=lost), *shipped, work=0.0)
     assert without.doing is None, "nor of servers that there are"
 
@@ -578,8 +590,8 @@ def test_a_schedule_that_was_taken_by_figures_of_before_gives_way_to_a_plan_by_t
     for pace in [1.02 + 0.02 * i for i in range(PATIENT)] + [1.5]:  # it changes while it is planned, until nobody waits for that
         asked = running.fleet.wanted
         assert asked
-        made, seen = running.plan(asked), Seen(models={("emulated/arm-policy", "EMULATED"): pace})
-        running.fleet.see(Finding(seen, (), (), "slower"), refit)
+        made, seen = running.plan(asked), FactoryEstimates(models={("emulated/arm-policy", "EMULATED"): pace})
+        running.fleet.see(EstimateChange(seen, (), (), "slower"), refit)
         running.fleet.planned(asked, made)
     assert order.answer == running.fleet.epoch
     running.fleet.judge()

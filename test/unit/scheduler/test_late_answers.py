@@ -12,22 +12,22 @@ import pytest
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.prediction.askers import Member
-from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup
+from ros2_rfm_serving.scheduler.prediction.closed_queue import BatchService, waits
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
-from ros2_rfm_serving.scheduler.prediction.queued import Waited
+from ros2_rfm_serving.scheduler.prediction.queue_stats import ClientWaits
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
-from ros2_rfm_serving.scheduler.problem import Trusted
+from ros2_rfm_serving.scheduler.problem import ConfidentSteps
 from ros2_rfm_serving.simulation import simulate
 from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, trusting_factory
 
 CHUNK_S, EXECUTED_S = 0.15, 0.05
-ALONE = Member(num_robots=1, period_s=0.0, think_s=EXECUTED_S, overlapped=True, step_s=EXECUTED_S / 8, chunk_s=CHUNK_S)
+ALONE = ClientGroup(num_robots=1, period_s=0.0, think_s=EXECUTED_S, overlapped=True, step_s=EXECUTED_S / 8, chunk_s=CHUNK_S)
 
 
-def acts_hz(member: Member, service_s: float) -> float:
-    return waits((member,), Service(batch_size=1, mean_s=service_s, jitter=0.0)).members[0].acts_hz
+def acts_hz(member: ClientGroup, service_s: float) -> float:
+    return waits((member,), BatchService(batch_size=1, mean_s=service_s, jitter=0.0)).members[0].acts_hz
 
 
 @pytest.mark.parametrize(
@@ -78,22 +78,24 @@ def test_a_floor_is_not_promised_to_robots_that_wait_for_their_plans(repository:
 
 
 def test_who_hardly_acts_is_not_watched_for_long_enough() -> None:
-    quick = Member(num_robots=50, period_s=0.0, think_s=0.02)
-    assert math.isnan(waits((quick, Member(1, 20.0, 0.05)), Service(batch_size=8, mean_s=0.02, jitter=0.0)).members[1].acts_hz)
+    quick = ClientGroup(num_robots=50, period_s=0.0, think_s=0.02)
+    assert math.isnan(
+        waits((quick, ClientGroup(1, 20.0, 0.05)), BatchService(batch_size=8, mean_s=0.02, jitter=0.0)).members[1].acts_hz
+    )
 
 
 def test_robots_that_take_turns_stay_out_of_each_others_batches() -> None:
     """Three in batches of two: two are answered while the third asks, so that each is in every other batch; by the load alone it
     would be in two of three. Such answers outlast the chunk: each executes first and asks then, until answers are quick enough for
     the other way again, and of some answers everything is over when they come."""
-    three = Member(3, 0.0981, 0.039, overlapped=True, step_s=0.039 / 8, gives_way=True, chunk_s=0.117, slo_s=0.3987)
-    found = waits((three,), Service(batch_size=2, mean_s=0.0654, jitter=0.05, order="balanced")).members[0]
+    three = ClientGroup(3, 0.0981, 0.039, overlapped=True, step_s=0.039 / 8, gives_way=True, chunk_s=0.117, slo_s=0.3987)
+    found = waits((three,), BatchService(batch_size=2, mean_s=0.0654, jitter=0.05, order="balanced")).members[0]
     assert found.acts_hz < 0.8 / (2 * 0.0654)
 
 
 def test_nobody_gives_way_beyond_what_is_left_of_its_chunk() -> None:
     """A cap so low that its chunk is over before it may ask: the robot can come earlier, and no later."""
-    slow = Member(num_robots=1, period_s=0.2, think_s=EXECUTED_S, overlapped=True, gives_way=True, chunk_s=CHUNK_S)
+    slow = ClientGroup(num_robots=1, period_s=0.2, think_s=EXECUTED_S, overlapped=True, gives_way=True, chunk_s=CHUNK_S)
     assert acts_hz(slow, 0.05) == pytest.approx(5.0, rel=0.01)
 
 
@@ -153,22 +155,22 @@ def test_who_waits_for_one_more_has_later_answers_and_hurts_nobody() -> None:
     """Robots that still execute may wait; an SLO that is as short as a batch, and those who stand, as synchronous ones do whenever
     they ask, let nobody wait."""
 
-    def seen(member: Member, *, waits_for_more: bool) -> Waited:
-        return waits((member,), Service(batch_size=2, mean_s=0.06, jitter=0.03, waits=waits_for_more)).members[0]
+    def seen(member: ClientGroup, *, waits_for_more: bool) -> ClientWaits:
+        return waits((member,), BatchService(batch_size=2, mean_s=0.06, jitter=0.03, waits=waits_for_more)).members[0]
 
-    far = Member(4, 0.3, 0.3, overlapped=True, step_s=0.3 / 8, gives_way=True, chunk_s=0.9, slo_s=0.2, round_trip_s=0.082)
+    far = ClientGroup(4, 0.3, 0.3, overlapped=True, step_s=0.3 / 8, gives_way=True, chunk_s=0.9, slo_s=0.2, round_trip_s=0.082)
     at_once, later = seen(far, waits_for_more=False), seen(far, waits_for_more=True)
     assert later.mean_s > 1.1 * at_once.mean_s and later.at(99.0) > 2 * at_once.at(99.0)
     assert later.acts_hz == pytest.approx(at_once.acts_hz, rel=0.01)
-    for unable in (replace(far, slo_s=0.06), Member(4, 0.5, 0.3, slo_s=0.5)):
+    for unable in (replace(far, slo_s=0.06), ClientGroup(4, 0.5, 0.3, slo_s=0.5)):
         assert seen(unable, waits_for_more=True).at(99.0) == seen(unable, waits_for_more=False).at(99.0)
 
 
 @pytest.mark.parametrize(("service_s", "cycle_s"), [(0.02, 0.2), (0.2, 0.24), (0.3, 0.3 + 0.05 / 7)])
 def test_who_executes_as_much_as_its_server_says_waits_where_that_is_little(service_s: float, cycle_s: float) -> None:
     """1 to 7 rows of 50 ms beside those until the chunk is there: some are over before the next chunk comes."""
-    trusts = Member(
-        1, 0.0, 0.2, overlapped=True, step_s=0.05, chunk_s=1.2, trusted=Trusted(mean_rows=4, least_rows=1, declared_s=0.2)
+    trusts = ClientGroup(
+        1, 0.0, 0.2, overlapped=True, step_s=0.05, chunk_s=1.2, trusted=ConfidentSteps(mean_rows=4, least_rows=1, declared_s=0.2)
     )
     assert acts_hz(trusts, service_s) == pytest.approx(1.0 / cycle_s, rel=0.03)
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, RobotEntry, parse_factory
 from ros2_rfm_serving.factory.cluster import Standby
-from ros2_rfm_serving.scheduler import Fleet, fleet_of, plan_factory
-from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.links import Links, Way
-from ros2_rfm_serving.scheduler.losses import seeing
+from ros2_rfm_serving.scheduler import ActiveFleet, fleet_of, plan_factory
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates
+from ros2_rfm_serving.scheduler.failover import seeing
+from ros2_rfm_serving.scheduler.link_load import LinkDirection, NetworkLinkLoads
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Schedule
 from test.unit.scheduler.test_adaptation import PROFILE
 from test.unit.simulation.promises import on_links, too_much
@@ -146,14 +146,14 @@ def test_no_sequence_of_changes_asks_more_of_a_link_than_it_takes(seed: int) -> 
     lost = rng.choice(running.schedule.routes).server
     if running.schedule.placements[0].gpu or len(declared.servers) == 1:
         return
-    running, _ = seeing(running, declared, Seen(lost=(lost,)), (lost,), (), REFIT)
+    running, _ = seeing(running, declared, FactoryEstimates(lost=(lost,)), (lost,), (), REFIT)
     if lost in {route.server for route in running.schedule.routes}:
         return  # nobody could be served without it
     assert faults(declared, running.schedule, hosts=False) == []
     assert faults(declared, changed(declared, running, rng, "late").schedule, hosts=False) == []
 
 
-def changed(declared: Factory, running: Fleet, rng: random.Random, name: str) -> Fleet:
+def changed(declared: Factory, running: ActiveFleet, rng: random.Random, name: str) -> ActiveFleet:
     for i in range(8):
         try:
             if running.robots and rng.random() < 0.2:
@@ -168,7 +168,7 @@ def changed(declared: Factory, running: Fleet, rng: random.Random, name: str) ->
 # --- one by one ---
 
 
-def planned(declared: Factory) -> Fleet:
+def planned(declared: Factory) -> ActiveFleet:
     solution = plan_factory(declared, PROFILE, None, explained=False)
     assert solution.feasible, solution.problems
     return fleet_of(declared, solution, declared.robots, PROFILE, None, epoch=1)
@@ -263,14 +263,14 @@ def test_a_schedule_that_a_link_does_not_carry_any_more_is_broken() -> None:
     assert broken(running) == ()
     hosts = {name: host.model_copy(update={"bandwidth_mbit_s": 0.3}) for name, host in before.hosts.items()}
     after = before.model_copy(update={"hosts": hosts})
-    narrowed = REFIT(after, running.schedule, running.robots, Seen())
+    narrowed = REFIT(after, running.schedule, running.robots, FactoryEstimates())
     assert any("bandwidth_mbit_s 0.3" in text for text in broken(narrowed))
 
 
 def test_after_a_host_is_lost_the_next_plan_is_within_the_links_that_are_left() -> None:
     declared = factory(two_hosts(*2 * [", bandwidth_mbit_s: 3"]), carriers(6))
     lost = tuple(server for server, seat in declared.gpu_assignments.items() if seat.host == "a")
-    left = plan_factory(declared, PROFILE, None, seen=Seen(lost=lost), previous=planned(declared).schedule)
+    left = plan_factory(declared, PROFILE, None, seen=FactoryEstimates(lost=lost), previous=planned(declared).schedule)
     assert left.feasible and {declared.gpu_assignments[s.gpu or s.server].host for s in left.servers} == {"b"}
     assert faults(declared, fleet_of(declared, left, declared.robots, PROFILE, None, epoch=2).schedule) == []
 
@@ -325,14 +325,14 @@ def test_links_of_many_servers_are_looked_at_once() -> None:
     hosts = "\n".join(f"  h{i}: {{address: 10.0.0.{i + 1}, gpus: {{GPU: {gpus}}}, bandwidth_mbit_s: 1000}}" for i in range(4))
     declared = factory(hosts, carriers(64, 20, 1), servers=4 * gpus)
     running = fleet_of(declared, plan_factory(declared, PROFILE, work=0.0), declared.robots, PROFILE, None, epoch=1)
-    of_request = Links.of_request
+    of_request = NetworkLinkLoads.of_request
 
-    def counting(self: Links, task: str, host: str) -> tuple[tuple[Way, float], ...]:
+    def counting(self: NetworkLinkLoads, task: str, host: str) -> tuple[tuple[LinkDirection, float], ...]:
         nonlocal counted
         counted += 1
         return of_request(self, task, host)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Links, "of_request", counting)
+        patched.setattr(NetworkLinkLoads, "of_request", counting)
         running.admit(running.newcomer("more", "carry"))
     assert counted < 40 * len(declared.servers)  # 4 million where everything is counted anew

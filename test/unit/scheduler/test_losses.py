@@ -12,13 +12,13 @@ import pytest
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry
 from ros2_rfm_serving.profiles import Profile, load_profiles
-from ros2_rfm_serving.scheduler import Fleet, InForce, Planned, PlanOrder, Roster, losses, plan
-from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.losses import seeing
+from ros2_rfm_serving.scheduler import ActiveFleet, PlanJob, PlanResult, RobotRegistry, ScheduleManager, failover, plan
+from ros2_rfm_serving.scheduler.degraded_mode import bare
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, FactoryEstimates
+from ros2_rfm_serving.scheduler.estimation import EstimateChange
+from ros2_rfm_serving.scheduler.failover import seeing
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import bare
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
-from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import Schedule
 from test.unit.scheduler import test_shared_gpus
@@ -31,12 +31,12 @@ LOOKS = 20
 class Alone:
     """The brain, and nobody who ever plans for it."""
 
-    def __init__(self, declared: Factory, first: Planned | None = None, profile: Profile = PROFILE) -> None:
+    def __init__(self, declared: Factory, first: PlanResult | None = None, profile: Profile = PROFILE) -> None:
         self.schedules: list[Schedule] = []
         self._refit = REFIT if profile is PROFILE else refit_by(profile, None)
         log = logging.getLogger("test")
         publish = lambda schedule, _: self.schedules.append(schedule)  # noqa: E731
-        self.brain = InForce(first or planned(declared), Roster(1), publish, log, NoScheduleLog())
+        self.brain = ScheduleManager(first or planned(declared), RobotRegistry(1), publish, log, NoScheduleLog())
         self.rest()
 
     def rest(self) -> None:
@@ -48,11 +48,11 @@ class Alone:
 
     def see(self, lost: tuple[str, ...] = (), back: tuple[str, ...] = ()) -> None:
         now = tuple(sorted({*self.brain.seen.lost, *lost} - {*back}))
-        self.brain.see(Finding(Seen(lost=now), lost, back, "statuses said so"), self._refit)
+        self.brain.see(EstimateChange(FactoryEstimates(lost=now), lost, back, "statuses said so"), self._refit)
         self.rest()
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> ActiveFleet:
         return self.brain.fleet
 
 
@@ -161,9 +161,9 @@ def test_nobody_has_again_what_breaks_a_promise() -> None:
     declared = factory("{peers: false}", robots=60, servers=5)
     fleet = planned(declared).fleet
     (gone,) = busiest(fleet.schedule, 1)
-    without, refused = seeing(fleet, declared, Seen(lost=(gone,)), (gone,), (), REFIT)
+    without, refused = seeing(fleet, declared, FactoryEstimates(lost=(gone,)), (gone,), (), REFIT)
     robots = [RobotEntry(name=name, task="carry", index=90 + i) for i, name in enumerate(refused)]
-    slow, _ = seeing(without, declared, Seen(paces={gone: 3.0}), (), (gone,), REFIT, robots)
+    slow, _ = seeing(without, declared, FactoryEstimates(paces={gone: 3.0}), (), (gone,), REFIT, robots)
     assert gone not in slow.restored and not any(text.startswith(gone) for text in broken(slow))
     quick, _ = seeing(without, declared, AS_DECLARED, (), (gone,), REFIT, robots)
     assert quick.restored == {gone} and where(quick.schedule) == where(fleet.schedule)
@@ -174,18 +174,18 @@ def test_what_figures_broke_elsewhere_keeps_nobody_from_being_served_again() -> 
     declared = factory("{peers: false}", robots=60, servers=5)
     fleet = planned(declared).fleet
     gone, slow, *_ = busiest(fleet.schedule, 2)
-    without, refused = seeing(fleet, declared, Seen(lost=(gone,)), (gone,), (), REFIT)
+    without, refused = seeing(fleet, declared, FactoryEstimates(lost=(gone,)), (gone,), (), REFIT)
     paces = {slow: 1.5}
-    hampered, _ = seeing(without, declared, Seen(lost=(gone,), paces=paces), (), (), REFIT)
+    hampered, _ = seeing(without, declared, FactoryEstimates(lost=(gone,), paces=paces), (), (), REFIT)
     assert {text.partition(":")[0] for text in broken(hampered)} == {slow}
     robots = [RobotEntry(name=name, task="carry", index=90 + i) for i, name in enumerate(refused)]
-    again, _ = seeing(hampered, declared, Seen(paces=paces), (), (gone,), REFIT, robots)
+    again, _ = seeing(hampered, declared, FactoryEstimates(paces=paces), (), (gone,), REFIT, robots)
     assert again.restored == {gone} and where(again.schedule) == where(fleet.schedule)
 
 
 def test_what_no_schedule_held_before_a_loss_keeps_nobody_from_being_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan may be published that misses a floor: then the same as before is no worse."""
-    monkeypatch.setattr(losses, "broken", lambda fleet, looks: ("'carry': its robots reach too little",))
+    monkeypatch.setattr(failover, "broken", lambda fleet, looks: ("'carry': its robots reach too little",))
     alone = Alone(factory("{peers: false}", robots=60, servers=5))
     before = alone.fleet.schedule
     (gone,) = busiest(before, 1)
@@ -199,7 +199,7 @@ def test_servers_that_share_a_gpu_serve_again_when_it_returns(repository: Path) 
     folder = repository / "config" / "profiles"
     shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     declared = test_shared_gpus.factory(2, 2, more=test_shared_gpus.OTHER)
-    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
+    order = PlanJob(factory=declared, robots=tuple(declared.robots), policy="best")
     alone = Alone(declared, plan(order, *shipped, work=0.0, explained=False), shipped[0])
     before = alone.fleet.schedule
     gpu = next(p.gpu for p in before.placements if p.gpu)

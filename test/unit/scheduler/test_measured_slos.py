@@ -10,7 +10,7 @@ import pytest
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Curves, ServerConfiguration
 from ros2_rfm_serving.simulation import simulate
 
 CHECKING = "Qwen2.5-VL-3B-Instruct"
@@ -67,6 +67,6 @@ def test_below_the_lowest_measured_load_latency_follows_the_law_of_what_was_meas
     ).at(0.0)
 
 
-def _alike(config: Config) -> Config:
+def _alike(config: ServerConfiguration) -> ServerConfiguration:
     """The same with half of a GPU."""
-    return Config(config.model, config.gpu_type, config.batching, config.batch_size, slices=2)
+    return ServerConfiguration(config.model, config.gpu_type, config.batching, config.batch_size, slices=2)

@@ -8,8 +8,8 @@ from collections import deque
 import pytest
 
 from ros2_rfm_serving.factory import parse_factory
-from ros2_rfm_serving.scheduler.watch.factors import TAIL_HELD_S, Factors
-from ros2_rfm_serving.scheduler.watch.words import Asked, RobotWord
+from ros2_rfm_serving.scheduler.estimation.calibration import TAIL_HELD_S, CorrectionFactors
+from ros2_rfm_serving.scheduler.estimation.status_samples import ComponentTotals, RobotStatusSample
 
 WINDOW = 100
 """Answers that a percentile is of."""
@@ -27,7 +27,7 @@ class Floor:
 
     def __init__(self, seed: int, jitter_s: float) -> None:
         self.rng, self.now_s, self.jitter_s = random.Random(seed), 0.0, jitter_s
-        self.factors = Factors()
+        self.factors = CorrectionFactors()
         self.factors.declare(FACTORY)
         self.trips: dict[str, deque[float]] = {f"carry_{i}": deque(maxlen=WINDOW) for i in range(6)}
         self.sums = dict.fromkeys(self.trips, (0, 0.0))
@@ -57,12 +57,12 @@ class Floor:
         return [far.robot for far in self.factors.far(self.now_s)]
 
     def _says(self, robot: str) -> None:
-        word = RobotWord(
+        word = RobotStatusSample(
             robot=robot,
             task="carry",
             server="server_1",
             streams=True,
-            asked={"system1": Asked(*self.sums[robot])},
+            asked={"system1": ComponentTotals(*self.sums[robot])},
             round_trip_p99_s=_p99(self.trips[robot]),
         )
         self.factors.hear(word, 0.05, _p99(self.served), self.now_s)

@@ -14,13 +14,13 @@ from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry, parse_facto
 from ros2_rfm_serving.factory.cluster import Standby
 from ros2_rfm_serving.factory.task import ComponentEntry
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
-from ros2_rfm_serving.scheduler import Fleet, admission, fleet_of, plan_factory, start_fleet
-from ros2_rfm_serving.scheduler.enquiry import AT_ONCE, Enquiry, at_once, rooms, taken
+from ros2_rfm_serving.scheduler import ActiveFleet, admission, fleet_of, plan_factory, start_fleet
+from ros2_rfm_serving.scheduler.admission_query import AT_ONCE, AdmissionQuery, at_once, rooms, taken
+from ros2_rfm_serving.scheduler.degraded_mode import bare
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.problem import TaskClass
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.queues import Queues
-from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.types import SYSTEM1
 from ros2_rfm_serving.types.desynchronisation import is_paced
@@ -55,15 +55,15 @@ carry:
 """)
 
 
-def fleet(declared: Factory) -> Fleet:
+def fleet(declared: Factory) -> ActiveFleet:
     return start_fleet(declared, declared.robots, PROFILE, None, epoch=1)
 
 
-def rate_hz(fleet: Fleet) -> float:
+def rate_hz(fleet: ActiveFleet) -> float:
     return fleet.schedule.routes_of("late")[SYSTEM1].max_rate_hz
 
 
-def by_curves(running: Fleet, robot: RobotEntry, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+def by_curves(running: ActiveFleet, robot: RobotEntry, monkeypatch: pytest.MonkeyPatch) -> ActiveFleet:
     with monkeypatch.context() as patch:
         patch.setattr(Queues, "judges", lambda queues, server: False)
         return running.admit(robot, adjusting=False)
@@ -186,7 +186,7 @@ def test_several_newcomers_are_admitted_alike_when_their_book_is_read(repository
     running, again = (fleet_of(declared, plan, declared.robots, *shipped, epoch=1) for _ in range(2))
     tasks = list(declared.tasks)
     late = [RobotEntry(name=f"late_{i}", task=task, index=90 + i) for i, task in enumerate((tasks * 3)[:3])]
-    enquiry = Enquiry(running, tuple(late))
+    enquiry = AdmissionQuery(running, tuple(late))
     answer = rooms(pickle.loads(pickle.dumps(enquiry)))  # by another process
     admitted = taken(enquiry, answer)
     assert len(answer.found) > 1 and all(robot in late for robot, _ in answer.found)

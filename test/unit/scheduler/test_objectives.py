@@ -14,9 +14,9 @@ from ros2_rfm_serving.factory import Catalogue, load_factory, parse_factory
 from ros2_rfm_serving.factory.cluster import Planning
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.reports.plan_tables import summary
-from ros2_rfm_serving.scheduler import Fleet, Solution, programs, utility
-from ros2_rfm_serving.scheduler.answering import fleet_of
+from ros2_rfm_serving.scheduler import ActiveFleet, Solution, programs, utility
 from ros2_rfm_serving.scheduler.migration import gives_up, migration
+from ros2_rfm_serving.scheduler.plan_service import fleet_of
 from ros2_rfm_serving.scheduler.planning import plan_factory
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from test.unit.scheduler.drawn_factories import inputs
@@ -188,7 +188,7 @@ def test_a_gap_is_printed_where_the_curves_decide() -> None:
 # --- changes between plans ---
 
 
-def in_force(known: tuple[Profile, Catalogue], solution: Solution, objective: str) -> Fleet:
+def in_force(known: tuple[Profile, Catalogue], solution: Solution, objective: str) -> ActiveFleet:
     factory = parse_factory(SHARED.format(objective=f"objective: {objective}"))
     return fleet_of(factory, solution, factory.robots, *known, epoch=1)
 

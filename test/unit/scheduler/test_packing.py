@@ -7,33 +7,33 @@ from collections.abc import Sequence
 
 import pytest
 
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.packing import THINNED, packed
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.parts import SplitClass, parted
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, Rates, RateSearch
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 
 SIZE = Size(servers=40, robots=320, classes=4, models=3)
 
 
 @pytest.fixture(scope="module")
-def factory() -> tuple[Problem, Curves]:
+def factory() -> tuple[PlanningProblem, Curves]:
     case = random_factory(SIZE, 3)
     problem = problem_of(case.factory, Counter(robot.task for robot in case.factory.robots), case.profile, None)
     return problem, curves_of(problem, case.profile)
 
 
-def at_their_best(problem: Problem, curves: Curves, hosts: Sequence[Host]) -> tuple[Parted, Rates]:
+def at_their_best(problem: PlanningProblem, curves: Curves, hosts: Sequence[HostedServer]) -> tuple[SplitClass, Rates]:
     parts = parted(problem, hosts)
     rates = RateSearch(parts.problem, curves, parts.hosts).best()
     assert rates is not None
     return parts, rates
 
 
-def test_equal_shares_become_better_ones_that_serve_everybody_once(factory: tuple[Problem, Curves]) -> None:
+def test_equal_shares_become_better_ones_that_serve_everybody_once(factory: tuple[PlanningProblem, Curves]) -> None:
     problem, curves = factory
     hosts = list(baselines.equal(problem, curves).hosts)
     parts, rates = at_their_best(problem, curves, hosts)
@@ -50,7 +50,7 @@ def test_equal_shares_become_better_ones_that_serve_everybody_once(factory: tupl
     assert [h for h in anew if h.config.model in texts] == [h for h in hosts if h.config.model in texts], "these stay"
 
 
-def test_servers_whose_robots_keep_an_slo_at_no_rate_are_not_taken(factory: tuple[Problem, Curves]) -> None:
+def test_servers_whose_robots_keep_an_slo_at_no_rate_are_not_taken(factory: tuple[PlanningProblem, Curves]) -> None:
     """What robots' queues said, which the curves do not see."""
     problem, curves = factory
     hosts = list(baselines.equal(problem, curves).hosts)

@@ -9,7 +9,7 @@ import pytest
 from ros2_rfm_serving.factory import parse_factory
 from ros2_rfm_serving.profiles import ProfileRow
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory

@@ -11,14 +11,14 @@ import pytest
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile, SteppedService, load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.prediction.askers import Member
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_waits, stages_of
-from ros2_rfm_serving.scheduler.prediction.rates import Host
+from ros2_rfm_serving.scheduler.prediction.plan_messages import unlucky
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
-from ros2_rfm_serving.scheduler.prediction.words import unlucky
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution
 from ros2_rfm_serving.simulation import Report, simulate
@@ -32,7 +32,7 @@ LAW = SteppedService(
     num_steps=10,
     sizes=(1, 2, 4, 8, 16),
 )
-ALONE = Member(
+ALONE = ClientGroup(
     1,
     0.2,
     0.2,
@@ -136,7 +136,7 @@ def test_a_promise_that_depends_on_the_start_says_so(known: tuple[Profile, Catal
     network = "{round_trip_ms: 16.5, jitter_ms: 3}"
     problem = problem_of(fleet(6, 442, 565, TWO_STAGES, network=network), Counter(carry=6), profile, catalogue)
     curves, pace = curves_of(problem, profile), (1 / 0.442,)
-    host = Host(curves.all[0], ((0, 6),))
+    host = HostedServer(curves.all[0], ((0, 6),))
     share = Responses(problem, curves, (host,), pace, Equilibrium(pace, {}, frozenset())).unlucky(host)
     assert 0.0 < share < 0.1
     judged = ServerSolution(
@@ -202,7 +202,7 @@ def test_robots_that_refuse_answers_go_on_asking(known: tuple[Profile, Catalogue
     report = simulate(to_schedule(plan, far.robots, epoch=1), far, catalogue, profile, seconds=12, seed=0)
     problem = problem_of(far, Counter(carry=1), profile, catalogue)
     curves, pace = curves_of(problem, profile), (20.0,)
-    host = Host(curves.all[0], ((0, 1),))
+    host = HostedServer(curves.all[0], ((0, 1),))
     acts_hz = Responses(problem, curves, (host,), pace, Equilibrium(pace, {}, frozenset())).acts_hz(host)[0]
     assert report.raw == pytest.approx(acts_hz, rel=0.05)
     assert report.components["system1"].slo_attainment == pytest.approx(1 / 3, abs=0.05)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.factory import Catalogue, RobotEntry, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import fleet_of, plan_factory
-from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.losses import seeing
+from ros2_rfm_serving.scheduler.active_fleet import ActiveFleet
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates, NetworkDelay
+from ros2_rfm_serving.scheduler.failover import seeing
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
-from ros2_rfm_serving.scheduler.seen import Seen, Travel
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 
 
@@ -27,7 +27,7 @@ def shipped(repository: Path) -> tuple[Profile, Catalogue]:
     return load_profiles(folder), Catalogue.load(folder / "models.yaml")
 
 
-def planned(seed: int, network: bool, shipped: tuple[Profile, Catalogue]) -> Fleet | None:
+def planned(seed: int, network: bool, shipped: tuple[Profile, Catalogue]) -> ActiveFleet | None:
     factory = profiled_factory(seed, network=network)
     solution = plan_factory(factory, *shipped, work=0.1, explained=False)
     return fleet_of(factory, solution, factory.robots, *shipped, epoch=1) if solution.feasible else None
@@ -59,7 +59,7 @@ def test_a_promise_that_no_queue_keeps_is_broken(shipped: tuple[Profile, Catalog
     first = next(route for route in fleet.schedule.routes if route.component == "system1")
     mine = [route.server for route in fleet.schedule.routes if route.component == "system1" and route.task == first.task]
     routes = tuple(replace(r, server=first.server) if r.server in mine else r for r in fleet.schedule.routes)
-    crowded = Fleet(fleet.problem, fleet.curves, replace(fleet.schedule, routes=routes), fleet.robots)
+    crowded = ActiveFleet(fleet.problem, fleet.curves, replace(fleet.schedule, routes=routes), fleet.robots)
     crowded.held.update(fleet.held)
     assert any(text.startswith(f"{first.server}: ") for text in broken(crowded))
 
@@ -68,7 +68,7 @@ def test_what_was_looked_at_once_costs_no_other_queue(shipped: tuple[Profile, Ca
     fleet = planned(4, True, shipped)
     assert fleet
     closed_queue.runs_of.cache_clear()
-    monkeypatch.setattr(closed_queue, "Run", None)
+    monkeypatch.setattr(closed_queue, "QueueRun", None)
     assert not broken(fleet) and not broken(fleet.release(fleet.robots[0].name))
     fleet.held.clear()
     with pytest.raises(TypeError):
@@ -82,7 +82,7 @@ def test_figures_of_one_server_put_no_other_in_doubt(seed: int, shipped: tuple[P
     fleet, factory = planned(seed, True, shipped), profiled_factory(seed, network=True)
     assert fleet and len(fleet.held) > 2
     mine = next(route.server for route in fleet.schedule.routes if route.component == "system1")
-    slower, _ = seeing(fleet, factory, Seen(paces={mine: 1.04}), (), (), refit_by(*shipped))
+    slower, _ = seeing(fleet, factory, FactoryEstimates(paces={mine: 1.04}), (), (), refit_by(*shipped))
     assert slower.held.keys() == fleet.held.keys() - {mine}
     broken(slower, 1)
     assert is_judged(slower)
@@ -93,7 +93,7 @@ def test_servers_that_are_alike_are_judged_by_one_look(seed: int, shipped: tuple
     """Where the way of all robots is another one."""
     fleet, factory = planned(seed, True, shipped), profiled_factory(seed, network=True)
     assert fleet
-    farther = Seen(travels={"task_0": Travel(mean_s=0.06, tail_s=0.12)})
+    farther = FactoryEstimates(travels={"task_0": NetworkDelay(mean_s=0.06, tail_s=0.12)})
     changed, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
     asked = [server for server, host in changed.hosts.items() if host.sessions and changed.queues().judges(server)]
     crowds = set(changed.queues().crowds(asked).values())
@@ -122,7 +122,7 @@ place:
     assert fleet.held
     for robot in factory.robots[3:]:
         fleet = fleet.release(robot.name)
-    farther = Seen(travels={"pick": Travel(mean_s=0.01, tail_s=0.02)})
+    farther = FactoryEstimates(travels={"pick": NetworkDelay(mean_s=0.01, tail_s=0.02)})
     changed, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
     assert all(task == "pick" for seats in changed.held.values() for task, *_ in seats)
     assert changed.admit(RobotEntry(name="late", task="pick", index=9)).task_of("late") == "pick"

@@ -9,15 +9,15 @@ import pytest
 
 from ros2_rfm_serving.scheduler import plan_factory
 from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.groups import groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.neighbours import alone, independent
-from ros2_rfm_serving.scheduler.policies.search import Search
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
+from ros2_rfm_serving.scheduler.policies.search import PlacementSearch
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
-from ros2_rfm_serving.scheduler.prediction.stable import Moves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.placement_matching import PlacementMatching
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, RateSearch
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from test.optimum.exact import optimum
 from test.optimum.factories import eight_gpus
 
@@ -36,14 +36,14 @@ def test_servers_are_worth_by_themselves_what_they_are_worth_together(seed: int)
     curves, budget = curves_of(problem, small.profile), Budget(0.3)
     assert independent(problem)
     seeds = [groups_of(baselines.equal(problem, curves).hosts)]
-    found = Search(problem, curves, budget, Moves(problem)).run(seeds, good_enough=math.inf, rounds=1)
+    found = PlacementSearch(problem, curves, budget, PlacementMatching(problem)).run(seeds, good_enough=math.inf, rounds=1)
     assert found and found.rates
     assert sum(worth_alone(problem, curves, host) for host in hosts_of(found.placement, problem)) == pytest.approx(
         found.score, rel=1e-3
     )
 
 
-def worth_alone(problem: Problem, curves: Curves, host: Host) -> float:
+def worth_alone(problem: PlanningProblem, curves: Curves, host: HostedServer) -> float:
     one, by_itself = alone(problem, host)
     rates = RateSearch(one, curves, [by_itself]).best()
     assert rates is not None

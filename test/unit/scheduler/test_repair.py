@@ -12,15 +12,26 @@ import pytest
 from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, RobotEntry, parse_factory
 from ros2_rfm_serving.factory.cluster import StragglerConfig
-from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
-from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.losses import seeing
+from ros2_rfm_serving.scheduler import (
+    ActiveFleet,
+    AdmissionOffers,
+    PlanJob,
+    PlanResult,
+    RobotRegistry,
+    ScheduleManager,
+    TelemetryController,
+    answered,
+    plan,
+    rebuilt,
+)
+from ros2_rfm_serving.scheduler.degraded_mode import bare, deserted
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, FactoryEstimates
+from ros2_rfm_serving.scheduler.estimation import EstimateChange, ServerStatusSample
+from ros2_rfm_serving.scheduler.failover import seeing
 from ros2_rfm_serving.scheduler.migration import gives_up, migration
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import bare, deserted
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
-from ros2_rfm_serving.scheduler.standing import ATTEMPTS, COVERED_LOOKS, STRAGGLING, UNEXPLAINED
-from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
+from ros2_rfm_serving.scheduler.schedule_state import ATTEMPTS, COVERED_LOOKS, STRAGGLING, UNEXPLAINED
 from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import Schedule, ServerState
 from test.unit.scheduler.test_adaptation import PROFILE
@@ -43,8 +54,8 @@ carry:
     )
 
 
-def planned(declared: Factory, seen: Seen = AS_DECLARED, previous: Schedule | None = None) -> Planned:
-    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best", seen=seen, previous=previous)
+def planned(declared: Factory, seen: FactoryEstimates = AS_DECLARED, previous: Schedule | None = None) -> PlanResult:
+    order = PlanJob(factory=declared, robots=tuple(declared.robots), policy="best", seen=seen, previous=previous)
     return plan(order, PROFILE, None)
 
 
@@ -57,8 +68,8 @@ def covered(schedule: Schedule) -> str:
     return next(route.server for route in schedule.routes if route.standby)
 
 
-def without(fleet: Fleet, declared: Factory, *lost: str) -> tuple[Fleet, dict[str, str]]:
-    return seeing(fleet, declared, Seen(lost=lost), lost, (), REFIT)
+def without(fleet: ActiveFleet, declared: Factory, *lost: str) -> tuple[ActiveFleet, dict[str, str]]:
+    return seeing(fleet, declared, FactoryEstimates(lost=lost), lost, (), REFIT)
 
 
 def test_robots_of_a_lost_server_stay_where_they_have_turned_to_and_nobody_else_moves() -> None:
@@ -118,7 +129,7 @@ def test_a_standby_that_has_become_too_slow_covers_nobody_any_more() -> None:
     declared = factory("{num_servers: 2}", robots=12, servers=6)
     before = planned(declared).fleet
     assert not bare(before) and not before.uncovered
-    slow = Seen(paces={p.server: 3.0 for p in before.schedule.placements if p.standby})
+    slow = FactoryEstimates(paces={p.server: 3.0 for p in before.schedule.placements if p.standby})
     after, _ = seeing(before, declared, slow, (), (), REFIT)
     covered_by_those = {r.server for r in before.schedule.routes if r.standby in slow.paces}
     assert where(after.schedule) == where(before.schedule) and after.schedule.epoch == before.schedule.epoch + 1
@@ -137,13 +148,13 @@ class Seeing:
     def __init__(self, declared: Factory) -> None:
         self.schedules: list[Schedule] = []
         log = logging.getLogger("test")
-        self.brain = InForce(
-            planned(declared), Roster(1), lambda schedule, _: self.schedules.append(schedule), log, NoScheduleLog()
+        self.brain = ScheduleManager(
+            planned(declared), RobotRegistry(1), lambda schedule, _: self.schedules.append(schedule), log, NoScheduleLog()
         )
         self.rest(20)
 
     def see(self, paces: dict[str, float]) -> None:
-        self.brain.see(Finding(Seen(paces=paces), (), (), "figures"), REFIT)
+        self.brain.see(EstimateChange(FactoryEstimates(paces=paces), (), (), "figures"), REFIT)
         self.rest(20)
 
     def rest(self, looks: int) -> None:
@@ -175,12 +186,12 @@ def test_a_cover_that_figures_took_is_planned_anew_and_not_for_each_of_them() ->
 def test_where_standbys_are_quick_enough_a_slower_server_changes_no_schedule() -> None:
     declared = factory("{num_servers: 2}", robots=12, servers=6)
     before = planned(declared).fleet
-    slow = Seen(paces={p.server: 1.06 for p in before.schedule.placements if p.standby})
+    slow = FactoryEstimates(paces={p.server: 1.06 for p in before.schedule.placements if p.standby})
     after, _ = seeing(before, declared, slow, (), (), REFIT)
     assert after.schedule is before.schedule and not bare(after)
 
 
-def slower(fleet: Fleet) -> Fleet:
+def slower(fleet: ActiveFleet) -> ActiveFleet:
     """It gets half as much done."""
     other = copy(fleet)
     routes = tuple(replace(r, predicted_rate_hz=0.5 * r.predicted_rate_hz) for r in fleet.schedule.routes)
@@ -200,7 +211,7 @@ def test_one_with_a_pace_of_its_own_is_lost_as_others_are(lost: str) -> None:
     """Also where the schedule goes on naming it, for nothing would remain without."""
     declared = factory("{num_servers: 0}", servers=2)
     before = planned(declared).fleet
-    after, refused = seeing(before, declared, Seen(lost=(lost,), paces={lost: 1.3}), (lost,), (), REFIT)
+    after, refused = seeing(before, declared, FactoryEstimates(lost=(lost,), paces={lost: 1.3}), (lost,), (), REFIT)
     assert after.schedule.routes == before.schedule.routes and set(refused) == {robot.name for robot in declared.robots}
 
 
@@ -209,8 +220,10 @@ def test_whoever_sees_that_no_server_lives_goes_on_and_plans_when_one_is_back() 
     declared = factory("{num_servers: 0}", robots=2, servers=3)
     schedules: list[Schedule] = []
     log = logging.getLogger("test")
-    brain = InForce(planned(declared), Roster(1), lambda schedule, _: schedules.append(schedule), log, NoScheduleLog())
-    lookout, now_s = Lookout(brain, PROFILE, None), 0.0
+    brain = ScheduleManager(
+        planned(declared), RobotRegistry(1), lambda schedule, _: schedules.append(schedule), log, NoScheduleLog()
+    )
+    lookout, now_s = TelemetryController(brain, PROFILE, None), 0.0
 
     def hear(*states: ServerState, looks: int) -> None:
         nonlocal now_s
@@ -218,12 +231,12 @@ def test_whoever_sees_that_no_server_lives_goes_on_and_plans_when_one_is_back() 
             now_s += 0.5
             models = {p.server: p.model for p in brain.fleet.schedule.placements}
             for server, state in zip(declared.servers, states, strict=True):
-                lookout.hear_server(ServerWord(server=server, state=state, model=models.get(server, "")), now_s)
+                lookout.hear_server(ServerStatusSample(server=server, state=state, model=models.get(server, "")), now_s)
             lookout.look(now_s)
             brain.settle()
             while (order := brain.wanted) is not None:
                 try:
-                    made: Planned | Rooms | RfmError = answered(order, PROFILE, None)
+                    made: PlanResult | AdmissionOffers | RfmError = answered(order, PROFILE, None)
                 except RfmError as error:
                     made = error
                 brain.planned(order, made)
@@ -243,7 +256,7 @@ def test_a_plan_without_a_lost_server_moves_only_who_has_to() -> None:
     declared = factory("{num_servers: 0}", robots=9)
     before = planned(declared).fleet
     lost = next(r.server for r in before.schedule.routes if r.component == "system1")
-    after = planned(declared, Seen(lost=(lost,)), before.schedule).fleet
+    after = planned(declared, FactoryEstimates(lost=(lost,)), before.schedule).fleet
     models = {p.server: p.model for p in before.schedule.placements}
     kept = [p for p in after.schedule.placements if models.get(p.server) == p.model]
     assert len(kept) >= len(after.schedule.placements) - 1, (models, after.schedule.placements)
@@ -256,7 +269,7 @@ def test_a_factory_that_runs_is_never_planned_with_servers_that_nobody_started(s
     before = planned(declared).fleet.schedule
     for lost in {p.server for p in before.placements}:
         try:
-            after = planned(declared, Seen(lost=(lost,)), before).fleet.schedule
+            after = planned(declared, FactoryEstimates(lost=(lost,)), before).fleet.schedule
         except (PlannerError, ScheduleError):
             continue
         assert {p.server for p in after.placements} <= set(declared.gpu_types)
@@ -301,9 +314,9 @@ def test_a_slower_server_breaks_promises_that_it_kept() -> None:
     fleet = planned(declared).fleet
     assert not broken(fleet)
     busiest = max((p.server for p in fleet.schedule.placements if p.model == "policy"), key=lambda s: fleet.hosts[s].load_hz)
-    slower, _ = seeing(fleet, declared, Seen(paces={busiest: 3.0}), (), (), REFIT)
+    slower, _ = seeing(fleet, declared, FactoryEstimates(paces={busiest: 3.0}), (), (), REFIT)
     assert slower.schedule is fleet.schedule and any(busiest in words for words in broken(slower))
-    again = planned(declared, Seen(paces={busiest: 3.0}), fleet.schedule).fleet
+    again = planned(declared, FactoryEstimates(paces={busiest: 3.0}), fleet.schedule).fleet
     assert not broken(again) and {p.gpu_type for p in again.schedule.placements} == {"GPU"}, "servers know their own type alone"
 
 
@@ -314,10 +327,12 @@ class Watched:
         self.schedules: list[Schedule] = []
         log = logging.getLogger("test")
         first = planned(declared)
-        self.fleet = InForce(first, Roster(1), lambda schedule, name: self.schedules.append(schedule), log, NoScheduleLog())
-        self.lookout = Lookout(self.fleet, PROFILE, None)
+        self.fleet = ScheduleManager(
+            first, RobotRegistry(1), lambda schedule, name: self.schedules.append(schedule), log, NoScheduleLog()
+        )
+        self.lookout = TelemetryController(self.fleet, PROFILE, None)
         self.words = {
-            p.server: ServerWord(server=p.server, state=ServerState.READY, model=p.model, batch_size=p.batch_size)
+            p.server: ServerStatusSample(server=p.server, state=ServerState.READY, model=p.model, batch_size=p.batch_size)
             for p in first.fleet.schedule.placements
         }
         self.now_s = 0.0
@@ -335,7 +350,7 @@ class Watched:
                 self.fleet.planned(order, self._made(order))
 
     @staticmethod
-    def _made(order: PlanOrder) -> Planned | Rooms | RfmError:
+    def _made(order: PlanJob) -> PlanResult | AdmissionOffers | RfmError:
         try:
             return answered(order, PROFILE, None, work=0.02)
         except RfmError as error:
@@ -442,7 +457,7 @@ def test_a_plan_made_with_other_eyes_is_not_taken() -> None:
     asked = watched.fleet.wanted
     assert asked is not None
     stale = plan(asked, PROFILE, None, work=0.02)
-    watched.fleet.see(Finding(Seen(paces={"server_1": 1.5}), (), (), "server_1 is slower"), REFIT)
+    watched.fleet.see(EstimateChange(FactoryEstimates(paces={"server_1": 1.5}), (), (), "server_1 is slower"), REFIT)
     watched.fleet.planned(asked, stale)
     assert order.answer is None and watched.fleet.wanted is not asked, "it is planned again"
 
@@ -455,7 +470,9 @@ def test_whoever_waits_is_answered_however_often_figures_change() -> None:
         asked = watched.fleet.wanted
         assert order.answer is None and asked is not None
         made = plan(asked, PROFILE, None, work=0.02)
-        watched.fleet.see(Finding(Seen(paces={"server_1": 1.2 + 0.1 * number}), (), (), "server_1 is slower"), REFIT)
+        watched.fleet.see(
+            EstimateChange(FactoryEstimates(paces={"server_1": 1.2 + 0.1 * number}), (), (), "server_1 is slower"), REFIT
+        )
         watched.fleet.planned(asked, made)
     assert isinstance(order.answer, int)
     again = watched.fleet.wanted
@@ -501,9 +518,9 @@ def test_one_that_comes_back_stands_by_for_one_that_is_lost_rather_than_for_who_
     for lost in {route.server for route in before.schedule.routes}:
         spare = next(p.server for p in before.schedule.placements if p.standby)
         alone, _ = without(before, declared, spare)
-        standing, refused = seeing(alone, declared, Seen(lost=(lost, spare)), (lost,), (), REFIT)
+        standing, refused = seeing(alone, declared, FactoryEstimates(lost=(lost, spare)), (lost,), (), REFIT)
         assert refused and deserted(standing.schedule, (lost, spare))
-        after, _ = seeing(standing, declared, Seen(lost=(lost,)), (), (spare,), REFIT)
+        after, _ = seeing(standing, declared, FactoryEstimates(lost=(lost,)), (), (spare,), REFIT)
         assert {route.standby for route in after.schedule.routes if route.server == lost} == {spare}
         assert not deserted(after.schedule, (lost,))
 
@@ -561,7 +578,7 @@ def test_a_promise_that_no_other_plan_would_keep_is_told_once_with_why(
 ) -> None:
     """Where nothing says that services take longer (a batch that goes on row by row is not looked at), and where plans know."""
     watched = Watched(factory())
-    watched.fleet.see(Finding(Seen(stragglers=stragglers), (), (), "figures"), REFIT)
+    watched.fleet.see(EstimateChange(FactoryEstimates(stragglers=stragglers), (), (), "figures"), REFIT)
     caplog.clear()
     missed = ("'carry': 95 % of the answers of system1 are in time by what robots count, 99 % are promised",)
     with caplog.at_level("WARNING"):

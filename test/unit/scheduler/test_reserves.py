@@ -11,7 +11,7 @@ from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution
 from ros2_rfm_serving.scheduler.planning import plan_factory
-from ros2_rfm_serving.scheduler.reserves import best_of
+from ros2_rfm_serving.scheduler.standby_assignment import best_of
 from test.unit.scheduler.drawn_factories import Written, declared, drawn, inputs, renamed, reordered
 
 ALIKE = 1e-3

@@ -17,20 +17,20 @@ from ros2_rfm_serving.factory.fleet import NetworkEntry
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.service import ContinuousService
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.active_fleet import ActiveFleet
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
+from ros2_rfm_serving.scheduler.degraded_mode import bare
 from ros2_rfm_serving.scheduler.policies import best
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.prediction import closed_queue, ranks, words
-from ros2_rfm_serving.scheduler.prediction.askers import Member
+from ros2_rfm_serving.scheduler.prediction import closed_queue, plan_messages, service_order
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
-from ros2_rfm_serving.scheduler.prediction.closed_queue import Service
-from ros2_rfm_serving.scheduler.prediction.own_queues import OwnQueues
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup
+from ros2_rfm_serving.scheduler.prediction.closed_loop import ClosedLoopRefinement
+from ros2_rfm_serving.scheduler.prediction.closed_queue import BatchService
 from ros2_rfm_serving.scheduler.prediction.predict import Operation
-from ros2_rfm_serving.scheduler.prediction.queued import SPAN_S, Waited
-from ros2_rfm_serving.scheduler.prediction.rates import Host
+from ros2_rfm_serving.scheduler.prediction.queue_stats import SPAN_S, ClientWaits
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Stream
 from ros2_rfm_serving.simulation import simulate
@@ -39,7 +39,7 @@ from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.types.desynchronisation import LatencyBaseline, RequestPhase
 
 FAR = NetworkEntry(round_trip_ms=20, jitter_ms=20)
-PAIRS = Service(batch_size=2, mean_s=0.0575, jitter=0.05)
+PAIRS = BatchService(batch_size=2, mean_s=0.0575, jitter=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -176,27 +176,27 @@ pick: {{pipeline: {{action_period_ms: 200}}, components: {{system1: {{model: m}}
 
 
 def test_a_closed_queue_alone_and_saturated() -> None:
-    alone = closed_queue.waits((Member(num_robots=1, period_s=0.0, think_s=0.2),), PAIRS).all
+    alone = closed_queue.waits((ClientGroup(num_robots=1, period_s=0.0, think_s=0.2),), PAIRS).all
     assert alone.mean_s == pytest.approx(0.0575, rel=0.02)
-    found = closed_queue.waits((Member(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS)
+    found = closed_queue.waits((ClientGroup(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS)
     crowd = found.all
     assert crowd.mean_s == pytest.approx(8 * 0.0575 - 0.2, rel=0.02)  # the interactive response time law
-    assert closed_queue.waits((Member(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS) is found
+    assert closed_queue.waits((ClientGroup(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS) is found
 
 
 def test_an_idle_server_begins_with_whoever_comes_first() -> None:
     """Who comes at the same moment waits for the next batch: nothing says that it would come."""
-    pair = Member(num_robots=2, period_s=0.0, think_s=0.0575)
-    found = closed_queue.waits((pair,), Service(batch_size=2, mean_s=0.0575, jitter=0.0)).all
+    pair = ClientGroup(num_robots=2, period_s=0.0, think_s=0.0575)
+    found = closed_queue.waits((pair,), BatchService(batch_size=2, mean_s=0.0575, jitter=0.0)).all
     assert found.at(99) < 1.99 * 0.0575, "they alternate"
-    together = Member(num_robots=11, period_s=1 / 2.1, think_s=0.477, gives_way=True)
+    together = ClientGroup(num_robots=11, period_s=1 / 2.1, think_s=0.477, gives_way=True)
     assert closed_queue.waits((together,), PAIRS).all.at(99) == pytest.approx(2 * PAIRS.mean_s, rel=0.05)
 
 
 def test_asynchronous_robots_are_apart_from_their_first_answers_on() -> None:
     """Nothing is executed before: whoever meets another at the start asks later from then on."""
-    three = Member(num_robots=3, period_s=0.0, think_s=0.235, overlapped=True)
-    found = closed_queue.waits((three,), Service(batch_size=1, mean_s=0.0518, jitter=0.05)).all
+    three = ClientGroup(num_robots=3, period_s=0.0, think_s=0.235, overlapped=True)
+    found = closed_queue.waits((three,), BatchService(batch_size=1, mean_s=0.0518, jitter=0.05)).all
     assert found.at(99) < 1.3 * 0.0518 < found.response_s(99), "most starts; a few meet the next round"
 
 
@@ -210,35 +210,35 @@ def test_robots_that_share_a_server_wait_by_how_many_are_there(shipped: tuple[Pr
     assert law and isinstance(declared, ContinuousService)
     assert law.mean_s() == pytest.approx(declared.mean_s(), rel=0.02)
     assert law.per_request_s == pytest.approx(declared.per_request_s, rel=0.03)
-    alone, crowd = (shared_waits((Member(num_robots=n, period_s=1.0, think_s=0.0),), law).all for n in (1, 60))
+    alone, crowd = (shared_waits((ClientGroup(num_robots=n, period_s=1.0, think_s=0.0),), law).all for n in (1, 60))
     assert alone.mean_s == pytest.approx(declared.mean_s(), rel=0.02) and alone.at(99) < 1.2 * alone.mean_s
     assert crowd.mean_s == pytest.approx(curves.mean(config).at(60), rel=0.05)
     assert curves.shared_law(curves.of(problem.demands[0].model)[0]) is None, "fixed batches"
 
 
 def test_of_a_crowd_in_front_of_slow_batches_somebody_is_served() -> None:
-    crowd = Member(num_robots=4096, period_s=0.0, think_s=0.2)
-    assert math.isfinite(closed_queue.waits((crowd,), Service(batch_size=16, mean_s=20.0, jitter=0.05)).all.response_s(99))
+    crowd = ClientGroup(num_robots=4096, period_s=0.0, think_s=0.2)
+    assert math.isfinite(closed_queue.waits((crowd,), BatchService(batch_size=16, mean_s=20.0, jitter=0.05)).all.response_s(99))
 
 
 def test_of_a_robot_that_was_never_served_what_it_gave_up_counts() -> None:
     """Its last chance is gone as soon as it asks; 200 others come first."""
-    crowd, late = (Member(num_robots=n, period_s=0.0, think_s=0.05, slo_s=slo_s) for n, slo_s in ((200, 0.2), (1, 0.01)))
-    found = closed_queue.waits((crowd, late), Service(batch_size=1, mean_s=0.05, jitter=0.05, order="best"))
+    crowd, late = (ClientGroup(num_robots=n, period_s=0.0, think_s=0.05, slo_s=slo_s) for n, slo_s in ((200, 0.2), (1, 0.01)))
+    found = closed_queue.waits((crowd, late), BatchService(batch_size=1, mean_s=0.05, jitter=0.05, order="best"))
     given_up_s = np.concatenate(found.members[1].responses)
-    assert set(given_up_s) == {ranks.GIVEN_UP_S} and len(given_up_s) < 0.01 * sum(map(len, found.members[0].responses))
+    assert set(given_up_s) == {service_order.GIVEN_UP_S} and len(given_up_s) < 0.01 * sum(map(len, found.members[0].responses))
     assert found.members[1].mean_s == found.all.mean_s, "of the server nothing else is known"
 
 
 def test_a_robot_waits_for_all_of_its_calls_elsewhere() -> None:
-    found = closed_queue.waits((Member(num_robots=1, period_s=0.0, think_s=0.2, calls=((2.5, 0.1, 0.0),)),), PAIRS).all
+    found = closed_queue.waits((ClientGroup(num_robots=1, period_s=0.0, think_s=0.2, calls=((2.5, 0.1, 0.0),)),), PAIRS).all
     count = sum(map(len, found.responses)) / len(found.responses)
     assert count == pytest.approx(SPAN_S / (0.2 + 2.5 * 0.1 + PAIRS.mean_s), rel=0.02)
 
 
 def test_phases_that_give_way_shorten_the_tail_and_reach_the_cap() -> None:
     clocked, giving = (
-        closed_queue.waits((Member(num_robots=16, period_s=1 / 1.97, think_s=0.2, gives_way=gives),), PAIRS).all
+        closed_queue.waits((ClientGroup(num_robots=16, period_s=1 / 1.97, think_s=0.2, gives_way=gives),), PAIRS).all
         for gives in (False, True)
     )
     assert giving.at(99) < 0.8 * clocked.at(99)
@@ -306,7 +306,7 @@ def test_few_robots_go_as_fast_as_their_own_queue_lets_them_where_a_network_leav
         system1 = simulate(schedule, factory, shipped[1], seconds=20, seed=seed).components["system1"]
         assert system1.slo_attainment >= 0.75
     problem = problem_of(factory, Counter(pick=10), *shipped)
-    assert not broken(Fleet(problem, curves_of(problem, shipped[0]), schedule, factory.robots)), "by the same law"
+    assert not broken(ActiveFleet(problem, curves_of(problem, shipped[0]), schedule, factory.robots)), "by the same law"
 
 
 NEAR = """
@@ -354,7 +354,7 @@ def test_caps_beyond_the_curves_hold_by_the_same_law_and_stay_where_they_are(shi
     plan = plan_factory(factory, *shipped, explained=False)
     schedule = to_schedule(plan, factory.robots, epoch=1)
     problem = problem_of(factory, Counter(robot.task for robot in factory.robots), *shipped)
-    assert not broken(Fleet(problem, curves_of(problem, shipped[0]), schedule, factory.robots))
+    assert not broken(ActiveFleet(problem, curves_of(problem, shipped[0]), schedule, factory.robots))
     again = to_schedule(
         plan_factory(factory, *shipped, explained=False, previous=schedule), factory.robots, epoch=2, previous=schedule
     )
@@ -370,7 +370,7 @@ def test_a_reserved_standby_set_up_alike_carries_what_only_the_queue_lets_its_se
     beyond = {server.server for server in plan.servers if any(stream.by_own_queue for stream in server.streams)}
     assert beyond and beyond <= set(plan.standby_of)
     problem = problem_of(factory, Counter(robot.task for robot in factory.robots), *shipped)
-    running = Fleet(problem, curves_of(problem, shipped[0]), to_schedule(plan, factory.robots, epoch=1), factory.robots)
+    running = ActiveFleet(problem, curves_of(problem, shipped[0]), to_schedule(plan, factory.robots, epoch=1), factory.robots)
     assert not beyond & set(bare(running)), "nor is it forgotten while robots run"
 
 
@@ -387,19 +387,21 @@ def test_batches_that_miss_an_slo_however_slowly_robots_go_are_made_smaller(ship
     curves = curves_of(problem, shipped[0])
     system1, safety = problem.demands
     of_size = {config.batch_size: config for config in curves.of(system1.model)}
-    text = Host(curves.of(safety.model)[0], ((safety.index, 10),))
+    text = HostedServer(curves.of(safety.model)[0], ((safety.index, 10),))
     for size, kept in ((1, 1), (4, 2)):  # three of four pairs are in time
-        hosts = (Host(of_size[size], ((system1.index, 10),)), text)
-        tuned = OwnQueues(problem, curves, Operation(hosts=hosts, caps=(1.0,), rates=(1.0,)), (1.0,)).tuned()
-        assert tuned and tuned.rates and tuned.rates[0] > 1.9 and tuned.hosts == (Host(of_size[kept], hosts[0].robots), text)
+        hosts = (HostedServer(of_size[size], ((system1.index, 10),)), text)
+        tuned = ClosedLoopRefinement(problem, curves, Operation(hosts=hosts, caps=(1.0,), rates=(1.0,)), (1.0,)).tuned()
+        assert (
+            tuned and tuned.rates and tuned.rates[0] > 1.9 and tuned.hosts == (HostedServer(of_size[kept], hosts[0].robots), text)
+        )
 
 
 def test_a_crowd_of_slow_robots_is_spread_before_what_counts_begins() -> None:
     """While each gave way by what was usual for itself, 95 to 100 % were in time, by the start."""
-    crowd = Member(
+    crowd = ClientGroup(
         num_robots=17, period_s=17 / 3.7, think_s=0.15, overlapped=True, gives_way=True, round_trip_s=0.04, jitter_s=0.001
     )
-    found = closed_queue.waits((crowd,), Service(batch_size=1, mean_s=0.0475, jitter=0.05)).all
+    found = closed_queue.waits((crowd,), BatchService(batch_size=1, mean_s=0.0475, jitter=0.05)).all
     assert found.response_s(99) < 0.122
 
 
@@ -407,7 +409,7 @@ def test_dozens_of_robots_at_their_cap_are_in_time_from_every_start() -> None:
     """At 90 % of what the server can, as P3's 128 are. While each gave way by what was usual for itself, 57 to 100 % were, by the
     start."""
     for count in range(40, 46):
-        crowd = Member(num_robots=count, period_s=count / 31.5, think_s=0.2, gives_way=True, slo_s=0.2)
+        crowd = ClientGroup(num_robots=count, period_s=count / 31.5, think_s=0.2, gives_way=True, slo_s=0.2)
         found = closed_queue.waits((crowd,), PAIRS).all
         assert min(np.mean(start <= 0.2) for start in found.responses) > 0.99, f"{count} robots"
 
@@ -416,11 +418,11 @@ def test_dozens_of_robots_at_their_cap_are_in_time_from_every_start() -> None:
 @pytest.mark.parametrize("count", [5, 6, 7])
 def test_robots_at_the_pace_of_their_actions_are_in_time_from_every_start(count: int, cap: float) -> None:
     """7 of them are 82 % of what the server can. As they were, 47 to 100 % were in time, by the start."""
-    crowd = Member(
+    crowd = ClientGroup(
         num_robots=count, period_s=cap, think_s=0.442, overlapped=True, step_s=0.442 / 8, round_trip_s=0.0165, jitter_s=0.0097
     )
     stays, gives = (
-        closed_queue.waits((replace(crowd, gives_way=gives),), Service(batch_size=1, mean_s=0.0518, jitter=0.02)).all.responses
+        closed_queue.waits((replace(crowd, gives_way=gives),), BatchService(batch_size=1, mean_s=0.0518, jitter=0.02)).all.responses
         for gives in (False, True)
     )
     assert min(np.mean(start <= 0.1518) for start in gives) > 0.985 > 0.98 > min(np.mean(start <= 0.1518) for start in stays)
@@ -430,14 +432,14 @@ def test_robots_at_the_pace_of_their_actions_are_in_time_from_every_start(count:
 def test_a_promise_that_depends_on_the_start_says_so() -> None:
     """Nine of ten starts keep it. A robot of three that comes last for ever is late a third of the time."""
     lucky, unlucky = np.full(300, 0.1), np.concatenate([np.full(200, 0.1), np.full(100, 0.3)])
-    found = Waited((lucky,) * 30, (*(lucky,) * 29, unlucky))
+    found = ClientWaits((lucky,) * 30, (*(lucky,) * 29, unlucky))
     assert found.response_s(90) <= 0.2 and found.missed(90, 0.2) == pytest.approx(1 / 30)
     stream = Stream(task="t", component="system1", num_robots=3, rate_hz=1.0, cap_hz=1.0, slo=Slo(0.2), judged_s=0.1)
     server = ServerSolution(
         server="s1", gpu_type="G", model="m", batching="fixed", batch_size=1, streams=(stream,), rate_hz=3.0, mean_s=0.1, p99_s=0.1
     )
-    assert not list(words.unlucky([server, replace(server, unlucky=0.1, streams=(replace(stream, judged_s=0.3),))]))
-    (note,) = words.unlucky([replace(server, unlucky=1 / 30)])
+    assert not list(plan_messages.unlucky([server, replace(server, unlucky=0.1, streams=(replace(stream, judged_s=0.3),))]))
+    (note,) = plan_messages.unlucky([replace(server, unlucky=1 / 30)])
     assert note.startswith("s1: after 3 % of the ways to start")
 
 
@@ -446,7 +448,7 @@ def test_where_no_rate_helps_a_crowd_it_gets_servers_of_others(monkeypatch: pyte
     """133 robots once a hundred seconds are little load by the curve; those that start together wait too long for one server."""
     case = random_factory(Size(servers=6, robots=400, classes=3, models=2), 3)
     found: list[object] = []
-    relieved = best.Best._relieved
-    monkeypatch.setattr(best.Best, "_relieved", lambda self: found.append(relieved(self)) or found[-1])  # type: ignore[func-returns-value]
+    relieved = best.BestPlanner._relieved
+    monkeypatch.setattr(best.BestPlanner, "_relieved", lambda self: found.append(relieved(self)) or found[-1])  # type: ignore[func-returns-value]
     assert plan_factory(case.factory, case.profile, work=1.0, explained=False).feasible
     assert len(found) == 1 and found[0], "it was asked for, where nothing else was known, and helped"

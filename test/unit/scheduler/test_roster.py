@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.scheduler import Roster, Word, newcomers, settled
-from ros2_rfm_serving.scheduler.roster import LOOK_PERIOD_S, MAX_REMEMBERED
+from ros2_rfm_serving.scheduler import RobotClaim, RobotRegistry, newcomers, settled
+from ros2_rfm_serving.scheduler.registry import LOOK_PERIOD_S, MAX_REMEMBERED
 from ros2_rfm_serving.types import NOT_ADMITTED, AdmissionRecord, Route, Schedule, ScheduleFollower
 from ros2_rfm_serving.types.schedule_follower import REPEAT_PERIOD_S
 from test.unit.scheduler.test_adaptation import factory, fleet
@@ -19,18 +19,18 @@ ME, FORMER = 7, 5
 LEASE_S = 60.0
 
 
-def roster(**admitted: str) -> Roster:
-    made = Roster(ME, LEASE_S)
+def roster(**admitted: str) -> RobotRegistry:
+    made = RobotRegistry(ME, LEASE_S)
     for robot, task in admitted.items():
         made.admit(robot, task)
     return made
 
 
-def word(robot: str, task: str = "", by: int = 0, follows: int = ME) -> Word:
-    return Word(robot=robot, follows=follows, admission=AdmissionRecord(scheduler=by, task=task))
+def word(robot: str, task: str = "", by: int = 0, follows: int = ME) -> RobotClaim:
+    return RobotClaim(robot=robot, follows=follows, admission=AdmissionRecord(scheduler=by, task=task))
 
 
-def wait(book: Roster, seconds: float) -> list[str]:
+def wait(book: RobotRegistry, seconds: float) -> list[str]:
     """Looks twice a second. Whose leases end."""
     return [robot for _ in range(round(2 * seconds)) for robot in book.elapse(0.5)]
 
@@ -96,7 +96,7 @@ def test_a_lease_ends_after_just_so_much_silence_whatever_the_clock_says(
 
 
 def test_a_robot_that_another_scheduler_admitted_is_taken_over_and_released_with_it() -> None:
-    book = Roster(ME)
+    book = RobotRegistry(ME)
     book.hear(word("late", "carry", FORMER, follows=FORMER))
     assert dict(book.tasks) == {"late": "carry"} and book.inherited == 1
     book.hear(word("late", "weld", FORMER, follows=FORMER))
@@ -110,26 +110,26 @@ def test_a_robot_that_another_scheduler_admitted_is_taken_over_and_released_with
 @pytest.mark.parametrize("standing_by_s", [10, 100])
 def test_who_was_released_while_this_scheduler_stood_by_does_not_come_back_with_it(standing_by_s: int) -> None:
     """With certificates: said to another scheduler (`Attendance._on_status`)."""
-    book = Roster(ME)
+    book = RobotRegistry(ME)
     book.inherit("late", "carry")
-    released = Word(robot="late", follows=FORMER, admission=AdmissionRecord())
+    released = RobotClaim(robot="late", follows=FORMER, admission=AdmissionRecord())
     for _ in range(2 * standing_by_s):
         book.hear_elsewhere(released)
         book.elapse(0.5)
-    book.hear(Word(robot="late", follows=ME, admission=AdmissionRecord()))
+    book.hear(RobotClaim(robot="late", follows=ME, admission=AdmissionRecord()))
     assert not book.tasks
 
 
 def test_who_is_served_by_another_scheduler_keeps_what_was_inherited() -> None:
     """However long this one stands by; who falls silent does not, and nobody is admitted or kept once it follows this one by it."""
-    book, served = Roster(ME), word("late", "carry", FORMER, follows=FORMER)
+    book, served = RobotRegistry(ME), word("late", "carry", FORMER, follows=FORMER)
     book.hear_elsewhere(served)
     assert not book.tasks and not book.knows("late")
     book.inherit("late", "carry")
     for _ in range(200):
         book.hear_elsewhere(served)
         assert not book.elapse(LOOK_PERIOD_S)
-    book.hear(Word(robot="late", follows=ME, admission=AdmissionRecord(scheduler=ME, task="carry")))
+    book.hear(RobotClaim(robot="late", follows=ME, admission=AdmissionRecord(scheduler=ME, task="carry")))
     for _ in range(119):
         book.hear_elsewhere(served)
         assert not book.elapse(LOOK_PERIOD_S)
@@ -137,15 +137,15 @@ def test_who_is_served_by_another_scheduler_keeps_what_was_inherited() -> None:
 
 
 def test_what_was_said_to_a_former_scheduler_ends_nobody_who_follows() -> None:
-    book = Roster(ME)
+    book = RobotRegistry(ME)
     book.inherit("late", "carry")
-    book.hear(Word(robot="late", follows=ME, admission=AdmissionRecord(scheduler=ME, task="carry")))
-    book.hear_elsewhere(Word(robot="late", follows=FORMER, admission=AdmissionRecord()))  # recorded then
+    book.hear(RobotClaim(robot="late", follows=ME, admission=AdmissionRecord(scheduler=ME, task="carry")))
+    book.hear_elsewhere(RobotClaim(robot="late", follows=FORMER, admission=AdmissionRecord()))  # recorded then
     assert dict(book.tasks) == {"late": "carry"}
 
 
 def test_a_former_schedulers_word_does_not_count_against_an_order() -> None:
-    book = Roster(ME)
+    book = RobotRegistry(ME)
     book.release("late")
     book.hear(word("late", "carry", FORMER, follows=FORMER))
     assert not book.tasks
@@ -155,7 +155,7 @@ def test_a_former_schedulers_word_does_not_count_against_an_order() -> None:
 
 
 def test_robots_that_were_never_admitted_are_nobody() -> None:
-    book = Roster(ME)
+    book = RobotRegistry(ME)
     for follows in (0, ME, FORMER):
         book.hear(word("stranger", follows=follows))
     book.hear(word("stranger", "carry", ME))  # this scheduler knows better
@@ -163,7 +163,7 @@ def test_robots_that_were_never_admitted_are_nobody() -> None:
 
 
 def test_what_is_remembered_of_those_who_have_gone_does_not_grow_without_end() -> None:
-    book = Roster(ME, lease_s=1.0)
+    book = RobotRegistry(ME, lease_s=1.0)
     for number in range(MAX_REMEMBERED + 10):
         book.admit(f"r{number}", "carry")
         wait(book, 1.0)
@@ -216,13 +216,13 @@ class Robot:
             self.admission = self.admission.updated_by(schedule, self.name)
 
     @property
-    def word(self) -> Word:
-        return Word(robot=self.name, follows=self.following.scheduler, admission=self.admission)
+    def word(self) -> RobotClaim:
+        return RobotClaim(robot=self.name, follows=self.following.scheduler, admission=self.admission)
 
 
 class Scheduler:
     def __init__(self, identity: int) -> None:
-        self.roster, self.identity, self._epoch = Roster(identity), identity, 0
+        self.roster, self.identity, self._epoch = RobotRegistry(identity), identity, 0
         self._served: Mapping[str, str] | None = None
         self._released: tuple[str, ...] = ()
 

@@ -11,10 +11,10 @@ import pytest
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, RobotEntry, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
-from ros2_rfm_serving.scheduler import Fleet, Solution, plan_factory
-from ros2_rfm_serving.scheduler.answering import fleet_of, refit_by
-from ros2_rfm_serving.scheduler.losses import adapted
-from ros2_rfm_serving.scheduler.repair import bare, covered
+from ros2_rfm_serving.scheduler import ActiveFleet, Solution, plan_factory
+from ros2_rfm_serving.scheduler.degraded_mode import bare, covered
+from ros2_rfm_serving.scheduler.failover import adapted
+from ros2_rfm_serving.scheduler.plan_service import fleet_of, refit_by
 from ros2_rfm_serving.types import Schedule
 
 
@@ -37,7 +37,7 @@ carry:
 """)
 
 
-def planned(factory: Factory, known: tuple[Profile, Catalogue]) -> tuple[Solution, Fleet]:
+def planned(factory: Factory, known: tuple[Profile, Catalogue]) -> tuple[Solution, ActiveFleet]:
     solution = plan_factory(factory, *known, explained=False)
     assert solution.feasible, solution.problems
     return solution, fleet_of(factory, solution, factory.robots, *known, epoch=1)
@@ -56,10 +56,10 @@ def test_a_server_without_rows_for_both_stands_by_for_nobody(known: tuple[Profil
     routes = tuple(
         replace(route, standby="server_2" if route.server == "server_1" else "server_1") for route in in_force.schedule.routes
     )
-    wrong = Fleet(in_force.problem, in_force.curves, replace(in_force.schedule, routes=routes), in_force.robots)
+    wrong = ActiveFleet(in_force.problem, in_force.curves, replace(in_force.schedule, routes=routes), in_force.robots)
     assert bare(wrong) == ["server_1", "server_2"]
 
-    def rebuild(schedule: Schedule) -> Fleet:
+    def rebuild(schedule: Schedule) -> ActiveFleet:
         return refit_by(*known)(fleet(12, 2), schedule, wrong.robots, wrong.problem.seen)
 
     changed, _ = adapted(wrong, (), (), rebuild, peers=True)

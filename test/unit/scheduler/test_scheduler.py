@@ -25,7 +25,7 @@ from ros2_rfm_serving.reports.placement import names
 from ros2_rfm_serving.reports.plan_tables import plan_report, summary
 from ros2_rfm_serving.scheduler import POLICIES, Solution, fleet_of, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
-from ros2_rfm_serving.scheduler.prediction.curves import Line
+from ros2_rfm_serving.scheduler.prediction.curves import LatencyLine
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation import simulate
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
@@ -358,7 +358,7 @@ def test_a_saturated_server_answers_as_predicted(
 
 
 def test_a_curve_says_nothing_beyond_what_was_measured() -> None:
-    line, point = Line((1.0, 2.0), (0.1, 0.2)), Line((1.0,), (0.1,))
+    line, point = LatencyLine((1.0, 2.0), (0.1, 0.2)), LatencyLine((1.0,), (0.1,))
     assert [line.at(load) for load in (0.5, 1.5, 2.0, 2.1)] == pytest.approx([0.1, 0.15, 0.2, math.inf])
     assert [point.at(load) for load in (1.0, 1.1)] == [0.1, math.inf]
 

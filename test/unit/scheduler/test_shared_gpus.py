@@ -12,8 +12,8 @@ import pytest
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies.time_slices import sliced
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.simulation import simulate
 
 H200_GB = 141.0

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, RobotEntry
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
-from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan, start_fleet
+from ros2_rfm_serving.scheduler import ActiveFleet, PlanJob, plan, start_fleet
+from ros2_rfm_serving.scheduler.build_problem import problem_of
 from ros2_rfm_serving.scheduler.migration import Migration, migration
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
-from ros2_rfm_serving.scheduler.posed import problem_of
-from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
-from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, Moves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.placement_matching import HORIZON_S, MIN_GAIN, PlacementMatching
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, RateSearch
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import factory
@@ -39,16 +39,16 @@ judge,GPU,continuous,1,100,20,20,30,40,50
     )
 
 
-def anew(fleet: Fleet, declared: Factory, curves: Profile) -> tuple[Fleet, Migration]:
-    made = plan(PlanOrder(factory=declared, robots=fleet.robots, policy="best", previous=fleet.schedule), curves, None).fleet
+def anew(fleet: ActiveFleet, declared: Factory, curves: Profile) -> tuple[ActiveFleet, Migration]:
+    made = plan(PlanJob(factory=declared, robots=fleet.robots, policy="best", previous=fleet.schedule), curves, None).fleet
     return made, migration(fleet, made.schedule)
 
 
-def problem_beside(fleet: Fleet, declared: Factory, curves: Profile) -> Problem:
+def problem_beside(fleet: ActiveFleet, declared: Factory, curves: Profile) -> PlanningProblem:
     return problem_of(declared, Counter(robot.task for robot in fleet.robots), curves, None, previous=fleet.schedule)
 
 
-def staying_hz(problem: Problem, fleet: Fleet) -> float:
+def staying_hz(problem: PlanningProblem, fleet: ActiveFleet) -> float:
     """What the placement in force is worth with the best rates; 0 where models share GPUs, of which none is a starting point."""
     there = in_place(problem, fleet.curves)
     if there is None:
@@ -61,7 +61,7 @@ def staying_hz(problem: Problem, fleet: Fleet) -> float:
     return max(found)
 
 
-def changed(fleet: Fleet, rng: random.Random, step: int) -> Fleet:
+def changed(fleet: ActiveFleet, rng: random.Random, step: int) -> ActiveFleet:
     """By robots that go and come."""
     for i in range(rng.randint(1, 2)):
         if rng.random() < 0.5 and len(fleet.robots) > 2:
@@ -74,13 +74,13 @@ def changed(fleet: Fleet, rng: random.Random, step: int) -> Fleet:
     return fleet
 
 
-def with_servers(fleet: Fleet, models: dict[str, str], servers: dict[str, str]) -> Fleet:
+def with_servers(fleet: ActiveFleet, models: dict[str, str], servers: dict[str, str]) -> ActiveFleet:
     """Under another placement: server -> model, and (robot's number, component) -> server."""
     example = {p.model: p for p in fleet.schedule.placements}
     placements = tuple(replace(example[model], server=server) for server, model in models.items())
     routes = tuple(replace(r, server=servers[f"{r.robot.rpartition('_')[2]} {r.component}"]) for r in fleet.schedule.routes)
     schedule = replace(fleet.schedule, placements=placements, routes=routes)
-    return Fleet(fleet.problem, fleet.curves, schedule, fleet.robots)
+    return ActiveFleet(fleet.problem, fleet.curves, schedule, fleet.robots)
 
 
 def test_of_two_plans_of_equal_value_the_one_that_moves_fewer_robots_wins() -> None:
@@ -129,8 +129,10 @@ def test_whatever_moves_gains_more_than_it_costs(seed: int) -> None:
             assert made.actions_hz() - lost_hz >= stay_hz * (1 - MIN_GAIN)
             assert not lost_hz or made.actions_hz() - lost_hz > stay_hz * (1 - ROUNDING), (stay_hz, made.actions_hz(), lost_hz)
         if not any(placement.gpu for placement in (*fleet.schedule.placements, *made.schedule.placements)):
-            hosts = [Host(host.config, tuple(sorted(host.demands.items()))) for host in made.hosts.values() if host.sessions]
-            counted_hz = Moves(problem).lost_hz(made.problem, hosts)
+            hosts = [
+                HostedServer(host.config, tuple(sorted(host.demands.items()))) for host in made.hosts.values() if host.sessions
+            ]
+            counted_hz = PlacementMatching(problem).lost_hz(made.problem, hosts)
             assert counted_hz <= lost_hz * (1 + ROUNDING) + ROUNDING, "the solver counts no more than what those who go over lose"
         fleet = made if step else fleet
 

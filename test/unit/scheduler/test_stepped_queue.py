@@ -16,14 +16,14 @@ from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_fac
 from ros2_rfm_serving.operate.inputs import with_system1
 from ros2_rfm_serving.profiles import Profile, SteppedService, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates
 from ros2_rfm_serving.scheduler.prediction import stepped_queue
-from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member
-from ros2_rfm_serving.scheduler.prediction.curves import Config
-from ros2_rfm_serving.scheduler.prediction.joining import Joining, Wholes
-from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS
+from ros2_rfm_serving.scheduler.prediction.batch_entry import BatchEntry, WholeBatchRule
+from ros2_rfm_serving.scheduler.prediction.clients import WARM_UP_S, ClientGroup
+from ros2_rfm_serving.scheduler.prediction.curves import ServerConfiguration
+from ros2_rfm_serving.scheduler.prediction.queue_stats import ASSURING, MOST_REQUESTS
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
-from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.simulation import Report, simulate
 from ros2_rfm_serving.simulation.conditions import SimulationConditions
 from ros2_rfm_serving.simulation.gpu import costs_of
@@ -61,7 +61,7 @@ def law_of(catalogue: Catalogue, model: str) -> SteppedService:
 @settings(deadline=None)
 @given(laws, st.integers(1, 12))
 def test_the_rule_is_the_servers_own(law: SteppedService, num_sessions: int) -> None:
-    rule, flight = Joining(law, num_sessions), InFlightRows.from_costs(law.max_rows, 0, costs_of(law))
+    rule, flight = BatchEntry(law, num_sessions), InFlightRows.from_costs(law.max_rows, 0, costs_of(law))
     assert rule.most == flight.max_rows
     for here in range(1, num_sessions + 1):
         groups = rule.num_groups(here)
@@ -76,12 +76,12 @@ def test_the_rule_is_the_servers_own(law: SteppedService, num_sessions: int) -> 
 
 def test_whole_batches_last_once_they_were_chosen(shipped: tuple[Profile, Catalogue]) -> None:
     """For no steps are measured meanwhile."""
-    rule = Joining(law_of(shipped[1], PI), 3)
+    rule = BatchEntry(law_of(shipped[1], PI), 3)
     assert 0 < rule.gain(1) < 4
-    wholes = Wholes(rule, iter([0.0, 5.0, *[0.0] * 50]))
+    wholes = WholeBatchRule(rule, iter([0.0, 5.0, *[0.0] * 50]))
     assert [wholes.next(1) for _ in range(60)] == [False, *[True] * 50, *[False] * 9]
-    certain = Joining(law_of(shipped[1], GROOT), 3)
-    assert certain.gain(1) < 0 and Wholes(certain, iter(())).next(1)
+    certain = BatchEntry(law_of(shipped[1], GROOT), 3)
+    assert certain.gain(1) < 0 and WholeBatchRule(certain, iter(())).next(1)
 
 
 # --- the queue, against one that looks at every step -----------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_a_queue_is_that_of_every_step_looked_at() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         law, robots, think_s = drawn(rng), int(rng.integers(1, 9)), float(rng.uniform(0.05, 0.5))
-        run = stepped_queue.Run((Member(robots, 0.0, think_s),), law, "fifo", rng)
+        run = stepped_queue.SteppedQueueRun((ClientGroup(robots, 0.0, think_s),), law, "fifo", rng)
         starts_s = [request[0] for request in sorted(run._coming, key=lambda request: request[:2])]
         (tally,) = run.run(WARM_UP_S + 6.0)
         found = tally.latencies
@@ -194,17 +194,17 @@ def test_a_queue_is_that_of_every_step_looked_at() -> None:
 def test_alone_and_saturated(shipped: tuple[Profile, Catalogue]) -> None:
     for model in (GROOT, PI):
         law = law_of(shipped[1], model)
-        alone = stepped_waits((Member(1, 0.0, 0.2),), law).all
+        alone = stepped_waits((ClientGroup(1, 0.0, 0.2),), law).all
         assert alone.mean_s == pytest.approx(law.mean_s(1), rel=0.01) and alone.at(99) < 1.1 * law.mean_s(1)
-        crowd = stepped_waits((Member(40, 0.0, 0.0),), law).all
+        crowd = stepped_waits((ClientGroup(40, 0.0, 0.0),), law).all
         served_hz = 40 / crowd.mean_s
         assert 0.9 * law.capacity_hz() < served_hz < 1.03 * law.capacity_hz()
-        assert stepped_waits((Member(40, 0.0, 0.0),), law).all is crowd, "the same queue gives the same numbers"
+        assert stepped_waits((ClientGroup(40, 0.0, 0.0),), law).all is crowd, "the same queue gives the same numbers"
 
 
 def test_a_slower_server_keeps_everybody_waiting_for_longer(shipped: tuple[Profile, Catalogue]) -> None:
     law = law_of(shipped[1], PI)
-    means = [stepped_waits((Member(6, 0.0, 0.2),), law.slower(pace)).all.mean_s for pace in (1.0, 1.5, 3.0)]
+    means = [stepped_waits((ClientGroup(6, 0.0, 0.2),), law.slower(pace)).all.mean_s for pace in (1.0, 1.5, 3.0)]
     assert all(more > 1.3 * less for less, more in pairwise(means))
 
 
@@ -213,14 +213,14 @@ def test_robots_that_meet_part_again_and_are_held_up_as_by_what_a_server_has_lea
     40. Before rows of one flight had turns these were 145 to 148, 167 to 168 and 168 to 191."""
     law = law_of(shipped[1], PI)
     for load_hz, least_s, most_s in ((25.0, 0.067, 0.082), (32.0, 0.117, 0.144), (40.0, 0.135, 0.172)):
-        waits = stepped_waits((Member(16, 16 / load_hz, 0.2, gives_way=True),), law)
+        waits = stepped_waits((ClientGroup(16, 16 / load_hz, 0.2, gives_way=True),), law)
         assert least_s < waits.all.at(99) < most_s and waits.members[0].response_s(99) < most_s
 
 
 def test_caps_that_few_starts_keep_by_luck_are_found_out(shipped: tuple[Profile, Catalogue]) -> None:
     """48 robots come 38 times a second. Eight starts keep an SLO of 200 ms in 99 % by luck, for a cap is sought until they do; one
     in five of many more starts misses it."""
-    crowd = (Member(48, 48 / 38, 0.2, gives_way=True, slo_s=0.2),)
+    crowd = (ClientGroup(48, 48 / 38, 0.2, gives_way=True, slo_s=0.2),)
     looks = [stepped_waits(crowd, law_of(shipped[1], PI), "fifo", most).members[0] for most in (MOST_REQUESTS, ASSURING)]
     assert looks[0].response_s(99) < 0.2 and looks[0].missed(99, 0.2) == 0.0
     assert looks[1].response_s(99) > 0.2 and looks[1].missed(99, 0.2) > 0.1
@@ -349,19 +349,19 @@ def test_the_law_counts_at_the_pace_that_was_seen_and_only_where_it_is_of_what_w
     factory = profiled_factory(3, network=True, batching="continuous")
     counts = dict.fromkeys(factory.tasks, 4)
     law = law_of(catalogue, GROOT)
-    seen = Seen(paces={"server_1": 1.5}, models={(GROOT, H200): 1.2})
+    seen = FactoryEstimates(paces={"server_1": 1.5}, models={(GROOT, H200): 1.2})
     problem = problem_of(factory, counts, profile, catalogue, seen)
     curves = curves_of(problem, profile)
     slow = seen.gpu_type("server_1", H200)
     for gpu_type, pace in ((H200, 1.2), (slow, 1.8)):
-        known = curves.stepped_law(Config(GROOT, gpu_type, "continuous", 1))
+        known = curves.stepped_law(ServerConfiguration(GROOT, gpu_type, "continuous", 1))
         assert known and known.mean_s(3) == pytest.approx(pace * law.mean_s(3))
-    halved = curves.stepped_law(Config(GROOT, H200, "continuous", 1, slices=2))
+    halved = curves.stepped_law(ServerConfiguration(GROOT, H200, "continuous", 1, slices=2))
     assert halved and halved.mean_s(1) == pytest.approx(2.4 * law.mean_s(1))
     other = curves_of(problem, profile.rescaled({(GROOT, H200): 2.0}))
-    assert other.stepped_law(Config(GROOT, H200, "continuous", 1)) is None, "the profile is of another server"
+    assert other.stepped_law(ServerConfiguration(GROOT, H200, "continuous", 1)) is None, "the profile is of another server"
     nobody = curves_of(problem_of(factory, counts, profile, None), profile)
-    assert nobody.stepped_law(Config(GROOT, H200, "continuous", 1)) is None
+    assert nobody.stepped_law(ServerConfiguration(GROOT, H200, "continuous", 1)) is None
 
 
 def test_where_no_curve_keeps_an_slo_the_queue_may(shipped: tuple[Profile, Catalogue]) -> None:

@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.factory.cluster import Planning, StragglerConfig
 from ros2_rfm_serving.profiles import Profile, ProfileRow, load_profiles, with_stragglers
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED
 from ros2_rfm_serving.simulation import SimulationConditions, simulate, simulate_watched
 from ros2_rfm_serving.simulation import conditions as given
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.factory.cluster import StragglerConfig
-from ros2_rfm_serving.scheduler.watch import ServerWord
-from ros2_rfm_serving.scheduler.watch.straggling import HELD_S, SETTLED_S, Straggling, Usual
+from ros2_rfm_serving.scheduler.estimation import ServerStatusSample
+from ros2_rfm_serving.scheduler.estimation.tail_estimator import HELD_S, SETTLED_S, ServiceBaseline, TailEstimator
 from ros2_rfm_serving.types import ServerState
 from ros2_rfm_serving.types.histogram import Histogram
 
@@ -26,9 +26,9 @@ class Engines:
     """Batches one after the other on four servers, of 1 to 8 rows, and what is counted of them."""
 
     def __init__(self, seed: int, base_s: float = 0.04, row_s: float = 0.01, jitter: float = 0.05) -> None:
-        self.rng, self.now_s, self.straggling = random.Random(seed), 0.0, Straggling()
+        self.rng, self.now_s, self.straggling = random.Random(seed), 0.0, TailEstimator()
         self.base_s, self.row_s, self.jitter = base_s, row_s, jitter
-        self.usual = {name: Usual(base_s + 8 * row_s, jitter, base_s + row_s) for name in SERVERS}
+        self.usual = {name: ServiceBaseline(base_s + 8 * row_s, jitter, base_s + row_s) for name in SERVERS}
         self.histograms = {name: Histogram() for name in SERVERS}
         self.free_s = dict.fromkeys(SERVERS, 0.0)
         self.times: Times = lambda server, now_s: 1.0
@@ -45,7 +45,7 @@ class Engines:
             for name in SERVERS:
                 self._serve(name)
                 counted = self.histograms[name]
-                word = ServerWord(
+                word = ServerStatusSample(
                     server=name,
                     state=ServerState.READY,
                     replies=sum(counted.counts),
@@ -160,5 +160,5 @@ def test_none_is_invented(
     "wrong", [{"counts": (1, 2)}, {"counts": (-1, 0, 0)}, {"bounds_s": (2.0, 1.0)}, {"counts": (1 << 60, 0, 0)}]
 )
 def test_counts_that_are_none_are_not_sane(wrong: dict[str, tuple[float, ...]]) -> None:
-    good = ServerWord(server="s", state=ServerState.READY, bounds_s=(0.1, 0.2), counts=(1, 2, 3))
+    good = ServerStatusSample(server="s", state=ServerState.READY, bounds_s=(0.1, 0.2), counts=(1, 2, 3))
     assert good.is_sane and not replace(good, **wrong).is_sane  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.scheduler.strangers import LEAST_LOOKS, LEAST_PLACES, REST_LOOKS, TURNS, Strangers
+from ros2_rfm_serving.scheduler.unregistered_robots import LEAST_LOOKS, LEAST_PLACES, REST_LOOKS, TURNS, UnregisteredRobots
 
 
 def names(number: int, prefix: str = "stranger") -> set[str]:
@@ -10,14 +10,14 @@ def names(number: int, prefix: str = "stranger") -> set[str]:
 
 
 def test_as_many_as_there_are_places_are_heard_all_the_time() -> None:
-    strangers, those = Strangers(), names(LEAST_PLACES)
+    strangers, those = UnregisteredRobots(), names(LEAST_PLACES)
     assert all(strangers.look(those, 4) == those for _ in range(3)) and not strangers.num_waiting
     assert strangers.look(names(3), 4) == names(3), "who has left"
     assert strangers.look(names(1000), 900) > names(3) and strangers.num_heard == 900, "the larger the fleet, the more"
 
 
 def test_of_more_a_few_are_heard_and_each_has_its_turn() -> None:
-    strangers, those, ever = Strangers(), names(300), set[str]()
+    strangers, those, ever = UnregisteredRobots(), names(300), set[str]()
     before = ever = set(strangers.look(those, 4))
     since = dict.fromkeys(before, 0)
     for look in range(1, LEAST_LOOKS + 300 // TURNS):
@@ -33,7 +33,7 @@ def test_of_more_a_few_are_heard_and_each_has_its_turn() -> None:
 
 
 def test_who_comes_late_has_its_turn_and_places_that_become_free_are_taken_at_once() -> None:
-    strangers = Strangers()
+    strangers = UnregisteredRobots()
     strangers.look(names(LEAST_PLACES), 4)
     late = names(LEAST_PLACES) | {"late"}
     assert ["late" in strangers.look(late, 4) for _ in range(LEAST_LOOKS)] == [False] * (LEAST_LOOKS - 1) + [True]
@@ -42,6 +42,6 @@ def test_who_comes_late_has_its_turn_and_places_that_become_free_are_taken_at_on
 
 
 def test_a_fleet_that_shrinks_takes_places_away() -> None:
-    strangers = Strangers()
+    strangers = UnregisteredRobots()
     strangers.look(names(500), 400)
     assert len(strangers.look(names(500), 4)) == LEAST_PLACES and strangers.num_waiting == 500 - LEAST_PLACES

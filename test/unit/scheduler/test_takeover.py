@@ -9,8 +9,18 @@ from dataclasses import replace
 import pytest
 
 from ros2_rfm_serving.factory import Factory, parse_factory
-from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Roster, Seen, Word, plan, resumed
-from ros2_rfm_serving.scheduler.watch import ServerWord
+from ros2_rfm_serving.scheduler import (
+    FactoryEstimates,
+    PlanJob,
+    PlanResult,
+    RobotClaim,
+    RobotRegistry,
+    ScheduleManager,
+    TelemetryController,
+    plan,
+    resumed,
+)
+from ros2_rfm_serving.scheduler.estimation import ServerStatusSample
 from ros2_rfm_serving.simulation.scheduler import NoScheduleLog
 from ros2_rfm_serving.types import AdmissionRecord, Route, Schedule, ServerState
 from test.unit.scheduler.small_factories import small_factory
@@ -24,8 +34,8 @@ FORMER, NOW = 7, 8
 """Schedulers."""
 
 
-def ordered(declared: Factory, previous: Schedule | None = None) -> PlanOrder:
-    return PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best", previous=previous)
+def ordered(declared: Factory, previous: Schedule | None = None) -> PlanJob:
+    return PlanJob(factory=declared, robots=tuple(declared.robots), policy="best", previous=previous)
 
 
 def heard(schedule: Schedule, **more: object) -> Schedule:
@@ -38,7 +48,7 @@ def single(number: float) -> float:
     return struct.unpack("f", struct.pack("f", number))[0]
 
 
-def again(declared: Factory, found: Schedule) -> tuple[Planned, str]:
+def again(declared: Factory, found: Schedule) -> tuple[PlanResult, str]:
     return resumed(ordered(declared), found, PROFILE, None, work=0.0)
 
 
@@ -75,12 +85,14 @@ def test_guests_stay_and_the_roster_has_them_until_they_say_otherwise() -> None:
     fleet = fleet.admit(fleet.newcomer("guest", "carry"))
     made, words = again(declared, heard(fleet.schedule))
     assert "nothing moves" in words and said(made.fleet.schedule.routes) == said(heard(fleet.schedule).routes)
-    roster = Roster(NOW)
-    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
+    roster = RobotRegistry(NOW)
+    in_force = ScheduleManager(made, roster, lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
     in_force.settle()
     assert in_force.fleet.task_of("guest") == "carry" and roster.tasks == {"guest": "carry"} and roster.inherited == 1
     assert in_force.wanted and not in_force.wanted.needed  # a better plan would be gone over to only if it is worth it
-    roster.hear(Word(robot="guest", follows=FORMER, admission=AdmissionRecord(scheduler=0, task="")))  # its scheduler released it
+    roster.hear(
+        RobotClaim(robot="guest", follows=FORMER, admission=AdmissionRecord(scheduler=0, task=""))
+    )  # its scheduler released it
     in_force.settle()
     assert in_force.fleet.task_of("guest") is None
     assert len(roster.elapse(0.5)) == 0
@@ -90,8 +102,8 @@ def test_a_guest_that_is_not_heard_any_more_has_a_lease() -> None:
     declared = factory()
     fleet = plan(ordered(declared), PROFILE, None, work=0.0).fleet
     made, _ = again(declared, heard(fleet.admit(fleet.newcomer("guest", "carry")).schedule))
-    roster = Roster(NOW, lease_s=1.0)
-    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
+    roster = RobotRegistry(NOW, lease_s=1.0)
+    in_force = ScheduleManager(made, roster, lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
     assert [roster.elapse(0.5) for _ in range(2)] == [[], ["guest"]]
     in_force.settle()
     assert in_force.fleet.task_of("guest") is None
@@ -222,20 +234,20 @@ def test_nobody_is_sent_to_a_server_that_the_predecessor_did_without_and_that_is
     missing = before.routes[0].server
     placements = tuple(p for p in before.placements if p.server != missing)
     routes = tuple(r for r in before.routes if r.server != missing)
-    seen = Seen(lost=(missing,))
+    seen = FactoryEstimates(lost=(missing,))
     found = heard(replace(before, policy="rosa", placements=placements, routes=routes))
     made, words = resumed(replace(ordered(declared), seen=seen), found, PROFILE, None, work=0.0)
     assert "planned anew" in words and missing not in {p.server for p in made.fleet.schedule.placements}
-    in_force = InForce(made, Roster(NOW), lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
-    lookout = Lookout(in_force, PROFILE, None)
+    in_force = ScheduleManager(made, RobotRegistry(NOW), lambda schedule, name: None, logging.getLogger(), NoScheduleLog())
+    lookout = TelemetryController(in_force, PROFILE, None)
     for half_second in range(30):
         lookout.hear_server(idle(missing), half_second / 2)
         lookout.look(half_second / 2)
     assert in_force.seen.lost == () and lookout.watch.seen.lost == ()
 
 
-def idle(server: str) -> ServerWord:
-    return ServerWord(
+def idle(server: str) -> ServerStatusSample:
+    return ServerStatusSample(
         server=server,
         state=ServerState.READY,
         model="",

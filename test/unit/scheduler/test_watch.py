@@ -13,10 +13,25 @@ import pytest
 from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.factory.cluster import StragglerConfig
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel, from_json, to_json
-from ros2_rfm_serving.scheduler.watch import SAMPLE, Asked, Finding, Kept, RobotWord, ServerWord, Watch
-from ros2_rfm_serving.scheduler.watch.health import BACK_AFTER_S, FIRST_WORD_S, LATE_WORD_S, LOADING_S, LOST_AFTER_S, SHORT_BACK_S
-from ros2_rfm_serving.scheduler.watch.means import MOST_LOTS, Means
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED, FactoryEstimates, NetworkDelay, from_json, to_json
+from ros2_rfm_serving.scheduler.estimation import (
+    SAMPLE,
+    ComponentTotals,
+    EstimateChange,
+    FactoryEstimator,
+    RobotStatusSample,
+    ServerStatusSample,
+    SloCounts,
+)
+from ros2_rfm_serving.scheduler.estimation.batch_means import MOST_LOTS, BatchMeans
+from ros2_rfm_serving.scheduler.estimation.health import (
+    BACK_AFTER_S,
+    FIRST_WORD_S,
+    LATE_WORD_S,
+    LOADING_S,
+    LOST_AFTER_S,
+    SHORT_BACK_S,
+)
 from ros2_rfm_serving.types import Placement, Route, Schedule, ServerState
 
 PROFILE = parse_profiles(
@@ -61,17 +76,17 @@ class Floor:
 
     def __init__(self, factory: Factory | None = None, profile: Profile = PROFILE) -> None:
         self.now_s = 1e6
-        self.watch = Watch(factory or parse_factory(FACTORY), profile, None)
+        self.watch = FactoryEstimator(factory or parse_factory(FACTORY), profile, None)
         self.words = {f"server_{i}": self.ready(f"server_{i}") for i in (1, 2, 3)}
         self.words["server_4"] = replace(self.ready("server_4"), model="judge", batch_size=1)
         self.service_s = dict.fromkeys(self.words, 0.04)
         self.service_s["server_4"] = PROFILE.latency_s("judge", "GPU", "continuous", 1, 20.0, "mean")
-        self.robots: dict[str, RobotWord] = {}
+        self.robots: dict[str, RobotStatusSample] = {}
         self.change: Callable[[], None] = lambda: None
         """Before every round of words."""
         self.silent: set[str] = set()
         self.short = False
-        self.found: list[Finding] = []
+        self.found: list[EstimateChange] = []
         self.follow()
 
     def follow(self, epoch: int = 1, **anew: Placement) -> None:
@@ -87,19 +102,19 @@ class Floor:
             )
         )
 
-    def begins(self, **words: ServerWord) -> None:
+    def begins(self, **words: ServerStatusSample) -> None:
         """First words of all but server_2."""
         for word in {**self.words, **words}.values():
             if word.server != "server_2":
                 self.watch.hear_server(word, self.now_s)
 
     @staticmethod
-    def ready(server: str) -> ServerWord:
-        return ServerWord(
+    def ready(server: str) -> ServerStatusSample:
+        return ServerStatusSample(
             server=server, state=ServerState.READY, model="policy", batch_size=4, mean_batch_size=4.0, latency_p99_s=0.1
         )
 
-    def run(self, seconds: float) -> Seen:
+    def run(self, seconds: float) -> FactoryEstimates:
         for _ in range(round(seconds / PERIOD_S)):
             self.now_s += PERIOD_S
             self.change()
@@ -112,17 +127,17 @@ class Floor:
                 self.found.append(finding)
         return self.watch.seen
 
-    def _worked(self, word: ServerWord) -> ServerWord:
+    def _worked(self, word: ServerStatusSample) -> ServerStatusSample:
         """10 replies, of which every one took the engine `service_s`."""
         return replace(word, replies=word.replies + 10, inference_s=word.inference_s + 10 * self.service_s[word.server])
 
     def drives(self, robot: str, *, way_s: float = 0.0, cycle_s: float = 0.4, calls: float = 0.1) -> None:
         """One robot goes on for half a second, two chunks at a time."""
-        word = self.robots.get(robot, RobotWord(robot=robot, task="carry", server="server_1", streams=True))
-        one, two = word.asked.get("system1", Asked(0, 0.0)), word.asked.get("system2", Asked(0, 0.0))
+        word = self.robots.get(robot, RobotStatusSample(robot=robot, task="carry", server="server_1", streams=True))
+        one, two = word.asked.get("system1", ComponentTotals(0, 0.0)), word.asked.get("system2", ComponentTotals(0, 0.0))
         asked = {
-            "system1": Asked(one.answers + 20, one.round_trips_s + 20 * (self.service_s["server_1"] + way_s)),
-            "system2": Asked(two.answers + round(20 * calls), two.round_trips_s + 1.0),
+            "system1": ComponentTotals(one.answers + 20, one.round_trips_s + 20 * (self.service_s["server_1"] + way_s)),
+            "system2": ComponentTotals(two.answers + round(20 * calls), two.round_trips_s + 1.0),
         }
         chunks = word.horizons + 20
         self.robots[robot] = replace(
@@ -282,7 +297,7 @@ def test_what_all_servers_of_a_model_have_in_common_is_the_models(floor: Floor) 
     for name in ("server_1", "server_2", "server_3"):
         floor.service_s[name] *= 0.7
     floor.run(15.0)
-    assert floor.watch.seen == Seen(models={("policy", "GPU"): 0.7}) and len(floor.found) == 1
+    assert floor.watch.seen == FactoryEstimates(models={("policy", "GPU"): 0.7}) and len(floor.found) == 1
 
 
 def test_a_shared_engine_is_measured_by_its_curve(floor: Floor) -> None:
@@ -317,7 +332,7 @@ def test_between_half_filled_and_full_batches_no_difference_is_claimed(floor: Fl
 # --- what robots need ---
 
 
-def drive(floor: Floor, **needs: float) -> Seen:
+def drive(floor: Floor, **needs: float) -> FactoryEstimates:
     floor.robots.clear()
 
     def go() -> None:
@@ -330,7 +345,7 @@ def drive(floor: Floor, **needs: float) -> Seen:
 
 def test_the_way_to_servers_is_measured(floor: Floor) -> None:
     seen = drive(floor, way_s=0.05)
-    assert seen.travels == {"carry": Travel(mean_s=0.05, tail_s=0.05)} and len(floor.found) == 1
+    assert seen.travels == {"carry": NetworkDelay(mean_s=0.05, tail_s=0.05)} and len(floor.found) == 1
 
 
 def test_horizons_and_calls_of_system_2_are_as_measured(floor: Floor) -> None:
@@ -346,7 +361,7 @@ def test_robots_that_do_as_declared_change_nothing(floor: Floor) -> None:
 def test_of_a_large_fleet_a_sample_is_heard(floor: Floor) -> None:
     factors = floor.watch.factors
     for i in range(10 * SAMPLE):
-        floor.watch.hear_robot(RobotWord(robot=f"carry_{i}", task="carry", server="server_1", streams=True), floor.now_s)
+        floor.watch.hear_robot(RobotStatusSample(robot=f"carry_{i}", task="carry", server="server_1", streams=True), floor.now_s)
     assert factors.wants("carry_0", "carry") and not factors.wants(f"carry_{SAMPLE}", "carry") and not factors.wants("x", "dance")
     factors.keep([])
     assert factors.wants(f"carry_{SAMPLE}", "carry"), "those that left make room"
@@ -358,10 +373,10 @@ def keeping(floor: Floor, late: int) -> Callable[[], None]:
     def go() -> None:
         for i in range(3):
             name = f"carry_{i}"
-            then = floor.robots[name].kept.get("system1", Kept()) if name in floor.robots else Kept()
+            then = floor.robots[name].kept.get("system1", SloCounts()) if name in floor.robots else SloCounts()
             floor.drives(name)
             now = min(2 * late, 20) if late and floor.now_s % 1.0 else 0
-            kept = {"system1": Kept(then.in_time + 20 - now, then.late + now)}
+            kept = {"system1": SloCounts(then.in_time + 20 - now, then.late + now)}
             floor.robots[name] = replace(floor.robots[name], kept=kept)
 
     return go
@@ -416,7 +431,7 @@ def test_answers_of_a_robot_that_began_anew_or_was_not_heard_for_long_do_not_cou
     floor.change = keeping(floor, 0)
     floor.run(30.0)
     for _ in range(40):
-        floor.robots = {name: replace(word, kept={"system1": Kept(0, 10)}) for name, word in floor.robots.items()}
+        floor.robots = {name: replace(word, kept={"system1": SloCounts(0, 10)}) for name, word in floor.robots.items()}
         floor.now_s += 31.0
         floor.run(0.5)
     assert not floor.watch.missed
@@ -441,8 +456,8 @@ def test_a_server_that_says_that_it_answered_before_it_was_asked_lengthens_no_wa
     assert "carry" not in drive(floor).travels and floor.watch.insane > 0
 
 
-@pytest.mark.parametrize("kept", [Kept(-1, 0), Kept(0, 1 << 60)])
-def test_of_counts_of_robots_too(floor: Floor, kept: Kept) -> None:
+@pytest.mark.parametrize("kept", [SloCounts(-1, 0), SloCounts(0, 1 << 60)])
+def test_of_counts_of_robots_too(floor: Floor, kept: SloCounts) -> None:
     drive(floor)
     floor.watch.hear_robot(replace(floor.robots["carry_0"], kept={"system1": kept}), floor.now_s)
     assert floor.watch.insane == 1
@@ -454,8 +469,8 @@ def test_of_robots_too(floor: Floor, value: float) -> None:
     word = floor.robots["carry_1"]
     for wrong in (
         replace(word, horizons_s=value),
-        replace(word, asked={"system1": Asked(1, value)}),
-        replace(word, asked={"system1": Asked(value, 1.0)}),  # type: ignore[arg-type]
+        replace(word, asked={"system1": ComponentTotals(1, value)}),
+        replace(word, asked={"system1": ComponentTotals(value, 1.0)}),  # type: ignore[arg-type]
         replace(word, round_trip_p99_s=value),
     ):
         floor.watch.hear_robot(wrong, floor.now_s)
@@ -476,7 +491,9 @@ def test_one_count_that_jumps_makes_nothing_sure(more: int, times: float, after:
             seconds = server.inference_s + more * times * 0.04
             floor.watch.hear_server(replace(server, replies=server.replies + more, inference_s=seconds), floor.now_s + 1.1)
         else:
-            asked = {part: Asked(said.answers + more, said.round_trips_s + more * times) for part, said in robot.asked.items()}
+            asked = {
+                part: ComponentTotals(said.answers + more, said.round_trips_s + more * times) for part, said in robot.asked.items()
+            }
             floor.watch.hear_robot(replace(robot, asked=asked, horizons=robot.horizons + more), floor.now_s + 2.1)
         floor.change = lambda: floor.drives("carry_0")
         assert floor.run(30.0) == AS_DECLARED and not floor.found
@@ -486,10 +503,10 @@ def test_one_count_that_jumps_makes_nothing_sure(more: int, times: float, after:
 
 def test_thousands_of_names_take_no_memory_and_nobodys_place(floor: Floor) -> None:
     for i in range(5000):
-        floor.watch.hear_robot(RobotWord(robot=f"robot_{i}", task="carry", server="server_1", streams=True), floor.now_s)
+        floor.watch.hear_robot(RobotStatusSample(robot=f"robot_{i}", task="carry", server="server_1", streams=True), floor.now_s)
     assert floor.watch.strangers == 5000 and floor.watch.factors.wants("carry_8", "carry")
-    many = {f"component_{i}": Asked(1, 0.1) for i in range(5000)}
-    floor.watch.hear_robot(RobotWord(robot="carry_1", task="carry", server="", streams=True, asked=many), floor.now_s)
+    many = {f"component_{i}": ComponentTotals(1, 0.1) for i in range(5000)}
+    floor.watch.hear_robot(RobotStatusSample(robot="carry_1", task="carry", server="", streams=True, asked=many), floor.now_s)
     assert floor.watch.insane == 1
 
 
@@ -524,7 +541,7 @@ def test_a_thousand_statuses_a_second_are_as_good_as_two(floor: Floor) -> None:
         word = replace(word, replies=word.replies + 1, inference_s=word.inference_s + 0.04)
         floor.watch.hear_server(word, floor.now_s + i / 1000)
     assert floor.watch.look(floor.now_s + 5.0) is None and floor.watch.drift.implausible == 0
-    means = Means()
+    means = BatchMeans()
     for _ in range(1000):
         means.add(1.0, 1.0)
     assert len(means) == MOST_LOTS
@@ -534,7 +551,7 @@ def test_a_thousand_statuses_a_second_are_as_good_as_two(floor: Floor) -> None:
 
 
 def test_a_server_at_a_pace_has_the_curves_of_one_that_takes_so_many_times_longer() -> None:
-    seen = Seen(paces={"server_2": 2.0}, models={("judge", "GPU"): 1.5})
+    seen = FactoryEstimates(paces={"server_2": 2.0}, models={("judge", "GPU"): 1.5})
     declared = {"server_1": "GPU", "server_2": "GPU"}
     profile, own = seen.profile(PROFILE, declared), seen.types(declared)["server_2"]
     assert seen.types(declared)["server_1"] == "GPU" != own
@@ -546,11 +563,11 @@ def test_a_server_at_a_pace_has_the_curves_of_one_that_takes_so_many_times_longe
 
 
 def test_all_that_was_seen_can_be_kept_and_read() -> None:
-    seen = Seen(
+    seen = FactoryEstimates(
         lost=("server_1",),
         paces={"server_2": 1.3},
         models={("policy", "GPU"): 0.9},
-        travels={"carry": Travel(mean_s=0.01, tail_s=0.02)},
+        travels={"carry": NetworkDelay(mean_s=0.01, tail_s=0.02)},
         cycles_s={"carry": 0.3},
         calls={"carry": {"system2": 0.2}},
         stragglers={"server_2": StragglerConfig(share=0.02, factor=4.0)},

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.build_problem import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies import baselines, mixes
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
-from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.prediction import closed_queue, queued, responses
-from ros2_rfm_serving.scheduler.prediction.askers import Member
+from ros2_rfm_serving.scheduler.prediction import closed_queue, queue_stats, responses
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
+from ros2_rfm_serving.scheduler.prediction.clients import ClientGroup
 from ros2_rfm_serving.scheduler.prediction.curves import Curves, Remembered
+from ros2_rfm_serving.scheduler.prediction.initial_states import DRAWS, again
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeping_hosts
-from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
-from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.prediction.rates import HostedServer, RateSearch
+from ros2_rfm_serving.scheduler.problem import Demand, PlanningProblem
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 
 
-def placed(seed: int) -> tuple[Problem, Curves, tuple[Host, ...]]:
+def placed(seed: int) -> tuple[PlanningProblem, Curves, tuple[HostedServer, ...]]:
     """A random factory, and a baseline's servers."""
     case = random_factory(Size(servers=8, robots=64, classes=4, models=3), seed)
     counts = {task: sum(robot.task == task for robot in case.factory.robots) for task in case.factory.tasks}
@@ -54,7 +54,7 @@ def test_percentiles_are_those_of_numpy_to_the_last_digit() -> None:
         for percentile in (0.0, 50.0, 90.0, 99.0, 100.0, float(100 * rng.random())):
             with np.errstate(invalid="ignore"):
                 expected = float(np.percentile(values, percentile))
-            assert queued._percentile(values, percentile) == (math.inf if math.isnan(expected) else expected)
+            assert queue_stats._percentile(values, percentile) == (math.inf if math.isnan(expected) else expected)
 
 
 @pytest.mark.parametrize("seed", [1, 33])
@@ -130,10 +130,10 @@ def test_numbers_that_come_again_are_those_that_were_drawn(count: int) -> None:
 
 
 LATE = (
-    Member(num_robots=6, period_s=0.0, think_s=0.2, slo_s=0.3),
-    Member(num_robots=4, period_s=0.5, think_s=0.2, overlapped=True, step_s=0.05, chunk_s=0.8, jitter_s=0.01),
+    ClientGroup(num_robots=6, period_s=0.0, think_s=0.2, slo_s=0.3),
+    ClientGroup(num_robots=4, period_s=0.5, think_s=0.2, overlapped=True, step_s=0.05, chunk_s=0.8, jitter_s=0.01),
 )
-SINGLES = closed_queue.Service(batch_size=1, mean_s=0.05, jitter=0.05)
+SINGLES = closed_queue.BatchService(batch_size=1, mean_s=0.05, jitter=0.05)
 
 
 @pytest.mark.parametrize("percentile", [50.0, 95.0, 99.0])
@@ -153,12 +153,12 @@ def test_a_queue_that_is_run_in_part_gives_the_verdict_of_all_starts(percentile:
 def test_robots_that_are_clearly_late_are_watched_in_few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[object] = []
 
-    class Counted(closed_queue.Run):
-        def run(self, end_s: float) -> queued.Found:
+    class Counted(closed_queue.QueueRun):
+        def run(self, end_s: float) -> queue_stats.Found:
             starts.append(end_s)
             return super().run(end_s)
 
-    monkeypatch.setattr(closed_queue, "Run", Counted)
+    monkeypatch.setattr(closed_queue, "QueueRun", Counted)
     closed_queue.runs_of.cache_clear()
     assert not closed_queue.runs_of(LATE, SINGLES).keeps([99.0, 99.0], [0.06, math.inf])
     few = len(starts)

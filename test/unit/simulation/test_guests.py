@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import Fleet, Order
-from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
+from ros2_rfm_serving.scheduler import ActiveFleet, SchedulerCommand
+from ros2_rfm_serving.scheduler.prediction.placement_matching import MOVE_S
 from ros2_rfm_serving.simulation import Crash, SimulationConditions, Turnover, simulate_watched
 from ros2_rfm_serving.simulation.conditions import ConnectionCut, NetworkConditions
 from ros2_rfm_serving.simulation.random_factories import rows_of
@@ -105,7 +105,7 @@ drive:
 
 
 class Heard(Told):
-    def saw(self, finding: object, waiting: object, after: Fleet) -> None:
+    def saw(self, finding: object, waiting: object, after: ActiveFleet) -> None:
         """A server that is lost."""
 
 
@@ -133,7 +133,7 @@ class Visited:
         """Robot -> from when to when it was there."""
         self.disturbed_s: list[tuple[float, float]] = []
         """From when, and how long at the most, servers could not answer everybody."""
-        self.names, self.pending = 0, list[Order]()
+        self.names, self.pending = 0, list[SchedulerCommand]()
 
     def hears(self, schedule: Schedule, now_s: float) -> None:
         """Before robots do."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import RobotEntry
-from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan
-from ros2_rfm_serving.scheduler.admission import STANDSTILL, Admission
-from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler import ActiveFleet, PlanJob, plan
+from ros2_rfm_serving.scheduler.admission import STANDSTILL, AdmissionDecision
+from ros2_rfm_serving.scheduler.server_load import ServerLoad
 from test.unit.simulation.test_scheduler_day import drawn
 
 SEEDS, GUESTS, SEATINGS = 12, 60, 200
@@ -37,13 +37,13 @@ def test_what_is_offered_is_given_and_where_nothing_is_no_seats_are_left() -> No
     assert told["offered"] >= 5 and told["nothing"] >= 5, told
 
 
-def refusals() -> Iterator[tuple[Fleet, str, str]]:
+def refusals() -> Iterator[tuple[ActiveFleet, str, str]]:
     """(fleet, task, why no other robot of it is admitted)"""
     for seed in range(SEEDS):
         factory, profile = drawn(seed)
         try:
             first = plan(
-                PlanOrder(factory=factory, robots=factory.robots, policy="best"), profile, None, work=0.0, explained=False
+                PlanJob(factory=factory, robots=factory.robots, policy="best"), profile, None, work=0.0, explained=False
             ).fleet
         except ScheduleError:
             continue
@@ -56,21 +56,21 @@ def refusals() -> Iterator[tuple[Fleet, str, str]]:
                 yield fleet, task, str(error)
 
 
-def asking(fleet: Fleet, task: str) -> Admission:
+def asking(fleet: ActiveFleet, task: str) -> AdmissionDecision:
     """Of another robot to which next to nothing is owed."""
     queues = fleet.queues()
     beyond = [server for server in fleet._beyond if queues.judges(server)]
-    return Admission(fleet._classes[task], fleet.problem.classes, fleet.hosts, fleet.curves, 0.0, fleet.pledge, beyond)
+    return AdmissionDecision(fleet._classes[task], fleet.problem.classes, fleet.hosts, fleet.curves, 0.0, fleet.pledge, beyond)
 
 
-def seatings(fleet: Fleet, task: str) -> Iterator[dict[int, Host]]:
+def seatings(fleet: ActiveFleet, task: str) -> Iterator[dict[int, ServerLoad]]:
     demands = fleet._classes[task].demands
     those = [[host for host in fleet.hosts.values() if host.placement.model == d.model and host.takes_robots] for d in demands]
     for hosts in itertools.product(*those):
         yield {demand.index: host for demand, host in zip(demands, hosts, strict=True)}
 
 
-def is_seated(admission: Admission, fleet: Fleet, task: str, seats: dict[int, Host]) -> bool:
+def is_seated(admission: AdmissionDecision, fleet: ActiveFleet, task: str, seats: dict[int, ServerLoad]) -> bool:
     if not admission._holds(seats, admission.least_hz) or not admission._is_carried(seats):
         return False
     return admission._reached_hz(seats, admission._highest_hz(seats)) >= admission.least_hz

@@ -13,7 +13,7 @@ from ros2_rfm_serving.faults import Delivery, Direction
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.policies import best, packing
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.problem import PlanningProblem
 from ros2_rfm_serving.simulation import Report, simulate
 from ros2_rfm_serving.simulation.conditions import NetworkConditions, SimulationConditions
 from ros2_rfm_serving.simulation.network_links import NetworkLinks
@@ -119,7 +119,7 @@ def test_servers_put_together_anew_keep_what_each_distance_leaves(repository: Pa
     profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     anew = list[float]()
 
-    def packed(problem: Problem, *given: Any) -> packing.Packed:
+    def packed(problem: PlanningProblem, *given: Any) -> packing.Packed:
         anew.append(len(set(problem.gpus)))
         return packing.packed(problem, *given)
 

@@ -1,6 +1,6 @@
 """Robots come, go and fall silent for hours, in factories drawn at random: every promise in force holds after every event.
 
-The scheduler is the live node's own (`scheduler/in_force.py`), in virtual time. What is promised is looked at from outside.
+The scheduler is the live node's own (`scheduler/schedule_manager.py`), in virtual time. What is promised is looked at from outside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ros2_rfm_serving.factory.fleet import NetworkEntry
 from ros2_rfm_serving.factory.machines import Machine
 from ros2_rfm_serving.factory.task import ActionRateFloor, Execution, ExecutionMode
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
+from ros2_rfm_serving.scheduler import ActiveFleet, PlanJob, PlanResult, SchedulerCommand, plan
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation.day import DayReport, live_through
 from ros2_rfm_serving.simulation.dynamic_robots import Turnover
@@ -89,7 +89,7 @@ class Told:
     plans: int = 0
     changes: int = 0
 
-    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
+    def planned(self, planned: PlanResult, reason: str, *, background: bool = False, published: bool = True) -> None:
         if published:
             self.plans += 1
             routes = [route for route in planned.fleet.schedule.routes if route.component == SYSTEM1]
@@ -102,10 +102,10 @@ class Told:
         """Half of what the plan gave it, whose robots go at the rates of their own servers; of the class's best to a newcomer."""
         return 0.5 * self.planned_hz.get((robot, task), self.highest_hz.get(task, 0.0))
 
-    def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
+    def changed(self, before: ActiveFleet, after: ActiveFleet, reason: str) -> None:
         self.changes += 1
 
-    def saw(self, finding: object, waiting: object, after: Fleet) -> None:
+    def saw(self, finding: object, waiting: object, after: ActiveFleet) -> None:
         raise AssertionError("nothing is measured here")
 
 
@@ -125,7 +125,7 @@ class Day:
         """Robot -> task, by what was answered."""
         self.silent_s: dict[str, float] = {}
         """Guests that crashed: when."""
-        self.pending: list[Order] = []
+        self.pending: list[SchedulerCommand] = []
         self.names = self.refused = self.served = 0
         self.schedules: list[Schedule] = []
         self.scheduler.published.append(self.hears)
@@ -145,7 +145,7 @@ class Day:
         brain = self.scheduler.brain
         said = {word for words in broken(brain.fleet) for word in words.split("'")}
         try:
-            plan(PlanOrder(factory=brain.factory, robots=brain.fleet.robots, policy="best"), self.profile, None, work=0.0)
+            plan(PlanJob(factory=brain.factory, robots=brain.fleet.robots, policy="best"), self.profile, None, work=0.0)
         except ScheduleError:
             pass
         else:
@@ -207,7 +207,7 @@ class Day:
         self.silent_s.pop(robot, None)
         self.take(self.scheduler.release(robot), lambda: self.present.pop(robot, None))
 
-    def take(self, order: Order, done: Callable[[], object]) -> None:
+    def take(self, order: SchedulerCommand, done: Callable[[], object]) -> None:
         def answered() -> None:
             if isinstance(order.answer, int):
                 self.served += 1

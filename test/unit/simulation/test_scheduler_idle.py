@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.scheduler import Planned
+from ros2_rfm_serving.scheduler import PlanResult
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.simulation.scheduler import NoScheduleLog, SimulatedScheduler
 from ros2_rfm_serving.virtual_time.events import Events
@@ -15,7 +15,7 @@ class Kept(NoScheduleLog):
         self.tried: list[tuple[int, bool]] = []
         """(effort, whether it was published) of every plan that nobody asked for."""
 
-    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
+    def planned(self, planned: PlanResult, reason: str, *, background: bool = False, published: bool = True) -> None:
         if background:
             self.tried.append((planned.effort, published))
 

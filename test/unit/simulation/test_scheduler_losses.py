@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.scheduler.estimates import FactoryEstimates
+from ros2_rfm_serving.scheduler.estimation import EstimateChange
+from ros2_rfm_serving.scheduler.plan_service import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.seen import Seen
-from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 from test.unit.simulation.promises import ROUNDING, Promises
 from test.unit.simulation.test_scheduler_day import PHASES, Day, Told
@@ -50,7 +50,9 @@ class Losing(Day):
 
     def see(self, lost: list[str], back: list[str]) -> None:
         self.lost = (self.lost | set(lost)) - set(back)
-        finding = Finding(Seen(lost=tuple(sorted(self.lost))), tuple(lost), tuple(back), f"{lost} lost, {back} back")
+        finding = EstimateChange(
+            FactoryEstimates(lost=tuple(sorted(self.lost))), tuple(lost), tuple(back), f"{lost} lost, {back} back"
+        )
         self.scheduler.brain.see(finding, refit_by(self.profile, None))
         self.scheduler.look_on()
 

@@ -15,7 +15,7 @@ from ros2_rfm_serving.factory.fleet import NetworkEntry as Declared
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED
+from ros2_rfm_serving.scheduler.estimates import AS_DECLARED
 from ros2_rfm_serving.simulation import (
     Crash,
     NetworkConditions,
