@@ -11,7 +11,8 @@ def descriptor_mismatch(own_fingerprint: str, scheduler_fingerprint: str) -> str
     known."""
     if not own_fingerprint or not scheduler_fingerprint or own_fingerprint == scheduler_fingerprint:
         return ""
+    own, scheduler = own_fingerprint[:FINGERPRINT_DIGITS], scheduler_fingerprint[:FINGERPRINT_DIGITS]
     return (
-        f"started from another descriptor ({own_fingerprint[:FINGERPRINT_DIGITS]}) than the scheduler's ({scheduler_fingerprint[:FINGERPRINT_DIGITS]}): "
-        "give this machine the same file, and start it again"
+        f"started from another descriptor ({own}) than the scheduler's ({scheduler}): give this machine the same file, "
+        "and start it again"
     )

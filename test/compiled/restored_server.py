@@ -24,7 +24,7 @@ def decisions(core: Any, now_s: float) -> list[Any]:
         works.append(work)
         decided.append((work.number, work.whole, [waiting.request.id for waiting in work.batch]))
     entered = tuple((work.number, 2) for work in works)
-    if works and core.lanes[0].view.flight is not None and not works[0].whole:
+    if works and core.queues[0].view.in_flight is not None and not works[0].whole:
         decided.append(core.handle(events.BatchesPerceived(entered), now_s + 0.01))
         for step in (1, 2):
             decided.append(core.handle(events.SolverStepPolled(tuple(n for n, _ in entered), 0.01), now_s + 0.01 * (1 + step)))

@@ -281,7 +281,7 @@ def enclaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enclaves:
 def follows(rig: Rig) -> bool:
     """By their own word: whoever else listens hears the intruder as well."""
     robots, mine = rig.robot._robots, rig.scheduler._identity
-    return rig.server._standing.following.scheduler == mine and bool(robots) and robots[0].brain.following.scheduler == mine
+    return rig.server._standing.following.scheduler == mine and bool(robots) and robots[0].brain.schedule_follower.scheduler == mine
 
 
 @pytest.mark.parametrize("kinds", [SOME, pytest.param((), marks=pytest.mark.thorough)])

@@ -226,7 +226,8 @@ class ServerClients:
         if not problem:
             return ""
         interpolates = CommandType.DELTA not in (config.command_types or (config.command_type,))
-        return f"{problem}; {rate_mismatch_fix(config.control_rate_hz, demonstrated_hz, interpolates=interpolates, accept='accept_other_rate')}"
+        fix = rate_mismatch_fix(config.control_rate_hz, demonstrated_hz, interpolates=interpolates, accept="accept_other_rate")
+        return f"{problem}; {fix}"
 
     def on_session_refused(
         self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False

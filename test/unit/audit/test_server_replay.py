@@ -370,7 +370,7 @@ def test_while_nobody_listens_a_server_is_as_without_a_journal() -> None:
         assert type(brain) is Witness
     kept.journal.listeners(0, 2e6)
     kept.written.write()
-    with server.deciding() as brain:
+    with server.locked_core() as brain:
         assert type(brain) is ServerCore
 
 

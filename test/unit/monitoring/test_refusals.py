@@ -18,7 +18,7 @@ from ros2_rfm_serving.ros.zenoh.tally import LOST
 from ros2_rfm_serving.types.schedule_follower import ScheduleVerdict
 
 PACKAGE = Path(__file__).resolve().parents[3] / "ros2_rfm_serving"
-COUNTING = ("count", "mishap", "_mishap", "refuse", "Refusal", "BadMessageError")
+COUNTING = ("count", "count_fault", "mishap", "on_fault", "_on_fault", "refuse", "Refusal", "BadMessageError")
 """Functions and classes whose first argument is the name of a counter."""
 RETURNED = {
     "robot/core.py": ("_accept_reply", "_accept_chunk"),

@@ -585,7 +585,8 @@ def test_after_a_pause_it_sets_out_from_the_other_side_of_the_border() -> None:
 def test_the_gate_sees_no_jump_at_the_border() -> None:
     rows = np.array([[3.10], [3.13], [-3.12], [-3.09]], np.float32)
     gates = ChunkValidatorConfig(
-        jump=ChunkValidatorMode.REFUSE, max_jump=(0.1,), velocity=ChunkValidatorMode.REFUSE, max_velocity=(1.0,), statistics=ChunkValidatorMode.REFUSE,
+        jump=ChunkValidatorMode.REFUSE, max_jump=(0.1,), velocity=ChunkValidatorMode.REFUSE, max_velocity=(1.0,),
+        statistics=ChunkValidatorMode.REFUSE,
         acceleration=ChunkValidatorMode.REFUSE, max_acceleration=(2.0,), action_mean=(-3.1,), action_std=(0.1,), max_deviations=4.0,
         workspace=ChunkValidatorMode.REFUSE, workspace_lower=(2.8,), workspace_upper=(3.5,),
     )  # fmt: skip

@@ -80,7 +80,7 @@ def test_rows_count_from_the_observation_that_the_last_steps_saw() -> None:
     rig.run(1)
     assert rig.answer(2, 4)
     (sent,) = [each for each in rig.brain._clients.system1._pending._sent.values() if each.id.sequence == 4]  # type: ignore[union-attr]
-    assert rig.brain._queue.steps_since_merge == rig.brain._queue.steps_executed - sent.mark > 0
+    assert rig.brain._queue.steps_since_merge == rig.brain._queue.steps_executed - sent.steps_executed > 0
 
 
 def test_age_counts_from_what_it_ended_with_and_the_oldest_is_told() -> None:
