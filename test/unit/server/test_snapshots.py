@@ -500,7 +500,7 @@ def test_a_policy_of_another_package_that_keeps_its_state_goes_on_from_it(kind: 
     [
         (Forgetful, "dispatch policy Forgetful has seen, which its KEPT does not name"),
         (Extended, "dispatch policy Extended has hat, which its KEPT does not name"),
-        (Unplain, r"Unplain.tasks has a History, which is no plain value"),
+        (Unplain, r"Unplain.tasks has a TaskHistory, which is no plain value"),
         (Objects, "dispatch policy Objects has objects in tasks.*let it be a defaultdict"),
         (Shared, "dispatch policy Shared has one mutable object in two places"),
         (Raising, "dispatch policy Raising gives no state: SystemExit"),
@@ -508,7 +508,7 @@ def test_a_policy_of_another_package_that_keeps_its_state_goes_on_from_it(kind: 
     ],
 )
 def test_a_policy_that_cannot_be_restored_is_named_in_place_of_a_state(kind: type, problem: str, served: Any) -> None:
-    core = served(kind).brain
+    core = served(kind).core
     with pytest.raises(UnrecordableError, match=problem):
         core.state()
 
@@ -520,10 +520,10 @@ def test_a_policy_that_no_name_makes_is_not_recorded() -> None:
 
 
 def test_a_policy_that_fails_to_restore_is_named(served: Any) -> None:
-    core = served(FifoPolicy).brain
+    core = served(FifoPolicy).core
     state = core.state()
     with pytest.raises(RfmError, match="dispatch policy Raising cannot be restored: ValueError: x"):
-        restored(served(Raising).brain, state)
+        restored(served(Raising).core, state)
 
 
 def test_a_policy_that_has_another_state_after_it_was_restored_is_named(served: Any) -> None:
@@ -532,11 +532,11 @@ def test_a_policy_that_has_another_state_after_it_was_restored_is_named(served: 
     server.submit(observation(epoch), 1.0)
     server.loop.step(lambda: 2.0)
     with pytest.raises(RfmError, match="dispatch policy Changing has another state after it was restored"):
-        restored(server.brain, server.brain.state())
+        restored(server.core, server.core.state())
 
 
 def test_a_policy_whose_package_is_gone_is_no_policy_of_that_name(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    core = served(Lottery).brain
+    core = served(Lottery).core
     monkeypatch.setattr(dispatcher, "entry_points", lambda group: [])
     with pytest.raises(UnrecordableError, match="Lottery is not what `dispatch: added` makes"):
         core.state()
