@@ -41,7 +41,7 @@ from test.unit.server.rows_machine import Machine
 pytestmark = pytest.mark.interpreted
 Records = list[dict[str, Any]]
 ELSEWHERE = {("EncodedImage", "data"): "stands in the observation itself"}
-NO_BATCH = {"~": "BatchEnded", "batch": "x", "answered": [], "num_failed": 0}
+NO_BATCH = {"~": "BatchEnded", "batch": "x", "has_answer": [], "num_failed": 0}
 NO_ENGINE = {"~": "EnginePolled", "engine": 99}
 
 
@@ -332,7 +332,7 @@ def without_limits(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (with_another_name, "the snapshot of ServerBrain has hat, which this version does not know and lacks figures"),
+        (with_another_name, "the snapshot of ServerCore has hat, which this version does not know and lacks figures"),
         (of_another_kind, "TypeError"),
         (of_a_robot, "it is no snapshot of a server"),
         (without_limits, "`limits` has no limits of engines"),
