@@ -24,6 +24,8 @@ LAST_NS = (1 << 64) - 1
 LATE_NS = 60_000_000_000
 """Age before the recorder's last digests from which a message cannot have come after them: its queue does not hold a minute."""
 LAST_PAGES = 4
+BEHIND_NS = 2_000_000_000
+"""Time by which digests are behind their messages at most."""
 Key = tuple[str, str]
 """Topic and type."""
 
@@ -64,6 +66,8 @@ class Messages:
         """Number of missing digests before the next one."""
         self._said_ns = deque[int]([0], maxlen=LAST_PAGES)
         """Times of the last pages with digests: a clock may be set between two of them."""
+        self._undigested: list[tuple[int, int]] = []
+        """Intervals (ns) of messages whose digests may have been in missing records."""
 
     def came(self, topic: str, kind: str, time_ns: int, published_ns: int, data: bytes) -> None:
         """Add a message that is not a page of the recorder's own."""
@@ -73,13 +77,17 @@ class Messages:
         """Compare messages with a record `messages`. Raises: `LookupError`, `TypeError` or `ValueError` for malformed content."""
         self.is_covered = True
         file, topics = str(record["file"]), record["topics"]
-        self._said_ns.append(int(record["at_ns"]))
+        before_ns, at_ns = self._said_ns[-1], int(record["at_ns"])
+        self._said_ns.append(at_ns)
         if not self._next:  # its first digests are those of the first message of each topic, unless earlier files are gone
             self._begins = all(one["first"] == 0 for one in topics)
         for one in topics:
             key, hashed, count = (str(one["topic"]), str(one["type"])), one["hash"], len(one["times_ns"])
             first = int(one["first"])
-            self._gaps[key] += max(0, first - self._next.get(key, 0 if self._begins else first))
+            gap = max(0, first - self._next.get(key, 0 if self._begins else first))
+            self._gaps[key] += gap
+            if gap and (before_ns - BEHIND_NS, at_ns) not in self._undigested[-1:]:
+                self._undigested.append((before_ns - BEHIND_NS, at_ns))
             self._next[key] = first + count
             if file not in self._files if self._files is not None else file in self._removed:
                 self._absent[file] += count
@@ -126,7 +134,14 @@ class Messages:
             early = [one for one in waiting if closed or one.time_ns < min(self._said_ns) - LATE_NS]
             self.num_uncovered += len(waiting) - len(early)
             for one in early:
-                self._found(Kind.INSERTED, key, one.time_ns, one.short)
+                self._left(key, one)
+
+    def _left(self, key: Key, one: Item) -> None:
+        """Count a message without a digest if its digest may be in a missing record; otherwise it was inserted."""
+        if any(since_ns <= one.time_ns <= until_ns for since_ns, until_ns in self._undigested):
+            self.num_unjudged += 1
+        else:
+            self._found(Kind.INSERTED, key, one.time_ns, one.short)
 
     def _skip(self, gap: int, expected: list[_Said], waiting: deque[Item]) -> None:
         """Set aside messages whose digests are missing together with the recorder's records. They lie before the next named ones
@@ -225,7 +240,7 @@ class SortedMessages(Messages):
             self.num_unjudged += unjudged
             self.num_uncovered += 0 if closed or unjudged else len(left)
             for one in left if closed and not unjudged else ():
-                self._found(Kind.INSERTED, key, one.time_ns, one.short)
+                self._left(key, one)
         self._findings = list(_changed(self._findings))
 
 

@@ -31,13 +31,17 @@ KEPT = REPOSITORY / "test" / "bags" / "0.1.0" / "two_arms"
 """A recording of processes at work."""
 OWN = "/rfm/recorder/audit"
 TURN_NS = 200_000_000
+LASTS_S = 5.05
+"""Longer than a recording must last to miss its recorder's chain (5 s), and shorter than the turn in which the recorder notes for
+the second time which records it has."""
 
 
 def samples(source: Path = KEPT) -> Iterator[Sample]:
-    """What the recorder heard, in the order in which it came."""
+    """Yield what the recorder received in the first LASTS_S, in the order in which it came."""
     bag = Bag(source)
+    until_ns = next(one.time_ns for one in bag.messages() if one.topic != OWN) + round(1e9 * LASTS_S)
     definitions = {channel.topic: channel for one in bag.files for channel in one.channels.values()}
-    for message in bag.messages():
+    for message in bag.messages(until_ns=until_ns):
         if message.topic != OWN:
             channel = definitions[message.topic]
             yield Sample(Topic(channel.topic, channel.type, channel.definition, channel.qos), message.time_ns, message.data)
