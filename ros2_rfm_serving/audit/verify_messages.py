@@ -24,7 +24,7 @@ LAST_NS = (1 << 64) - 1
 LATE_NS = 60_000_000_000
 """Age before the recorder's last digests from which a message cannot have come after them: its queue does not hold a minute."""
 LAST_PAGES = 4
-BEHIND_NS = 2_000_000_000
+DIGEST_DELAY_NS = 2_000_000_000
 """Time by which digests are behind their messages at most."""
 Key = tuple[str, str]
 """Topic and type."""
@@ -86,8 +86,8 @@ class Messages:
             first = int(one["first"])
             gap = max(0, first - self._next.get(key, 0 if self._begins else first))
             self._gaps[key] += gap
-            if gap and (before_ns - BEHIND_NS, at_ns) not in self._undigested[-1:]:
-                self._undigested.append((before_ns - BEHIND_NS, at_ns))
+            if gap and (before_ns - DIGEST_DELAY_NS, at_ns) not in self._undigested[-1:]:
+                self._undigested.append((before_ns - DIGEST_DELAY_NS, at_ns))
             self._next[key] = first + count
             if file not in self._files if self._files is not None else file in self._removed:
                 self._absent[file] += count
@@ -134,9 +134,9 @@ class Messages:
             early = [one for one in waiting if closed or one.time_ns < min(self._said_ns) - LATE_NS]
             self.num_uncovered += len(waiting) - len(early)
             for one in early:
-                self._left(key, one)
+                self._judge_leftover(key, one)
 
-    def _left(self, key: Key, one: Item) -> None:
+    def _judge_leftover(self, key: Key, one: Item) -> None:
         """Count a message without a digest if its digest may be in a missing record; otherwise it was inserted."""
         if any(since_ns <= one.time_ns <= until_ns for since_ns, until_ns in self._undigested):
             self.num_unjudged += 1
@@ -240,7 +240,7 @@ class SortedMessages(Messages):
             self.num_unjudged += unjudged
             self.num_uncovered += 0 if closed or unjudged else len(left)
             for one in left if closed and not unjudged else ():
-                self._left(key, one)
+                self._judge_leftover(key, one)
         self._findings = list(_changed(self._findings))
 
 
