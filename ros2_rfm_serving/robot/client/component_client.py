@@ -165,7 +165,10 @@ class ComponentClient:
         self.pinned, self.mismatch = None, ""
 
     def switch_to(self, server: str, problem: str) -> None:
+        """Use another server. Its phase begins anew, so a shift to earlier requests ends with the old one: otherwise each switch
+        could make room for one more, and a robot that switches often would exceed its rate."""
         self.close(problem)
+        self.next_send_s -= min(self._phase.total_shift_s, 0.0)
         self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, RequestPhase()
         self.phase_shift_s = 0.0
 

@@ -92,6 +92,19 @@ def test_one_answer_that_takes_long_is_made_up_for_by_one_period_of_requests() -
     assert most_beyond(sent_s, 0.1) <= 3.0 + EPS
 
 
+def test_a_robot_that_switches_servers_often_keeps_its_cap_whatever_they_report() -> None:
+    link, now_s, sent_s = linked(5.0), 0.0, []
+    for number in range(300):
+        if number % 3 == 2:
+            link.follow(route(5.0), f"s{number % 2}", now_s)
+            link.on_opened(grant(number))
+        now_s = max(now_s, link.ready_s)
+        sent_s.append(now_s)
+        asked(link, now_s, 0.01, unusual_s=-1e30)
+        now_s += 0.01
+    assert most_beyond(sent_s, 0.2) <= 3.0 + EPS
+
+
 def test_what_has_become_usual_moves_nothing_any_more() -> None:
     phase, usual = RequestPhase(), LatencyBaseline()
     waits_s = [0.1] * 50 + [3.0] * 50 + [0.1] * 200
