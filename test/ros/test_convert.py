@@ -59,7 +59,7 @@ SERVED = st.builds(
     perception_s=FLOATS,
     solver_s=FLOATS,
     solver_steps=st.integers(0, 2**16 - 1),
-    unusual_s=FLOATS,
+    excess_delay_s=FLOATS,
     decoding_s=FLOATS,
 )
 

@@ -138,7 +138,7 @@ def test_what_fails_in_one_robot_leaves_the_others_at_work(
         raise RuntimeError("on purpose")
 
     with monkeypatch.context() as patch:
-        for name in ("tick", "reply", "on_server_status", "on_schedule", "pause"):
+        for name in ("tick", "on_reply", "on_server_status", "on_schedule", "pause"):
             patch.setattr(broken.brain, name, fail)
         patch.setattr(broken, "diagnosis", fail)
         rig.wait(lambda: broken.errors > 20, "errors")

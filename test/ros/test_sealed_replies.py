@@ -298,7 +298,7 @@ def test_who_poses_as_a_server_has_no_session(
 def test_a_robot_turns_to_the_standby_of_a_server_that_proves_nothing() -> None:
     """As of one that was revoked, or whose clock is a year off: it is there for good, and so is the standby."""
     refused: list[dict[str, Any]] = []
-    brain = SimpleNamespace(session_refused=lambda *_, **how: refused.append(how), refused=Counter())
+    brain = SimpleNamespace(on_session_refused=lambda *_, **how: refused.append(how), refused=Counter())
     robot: Any = SimpleNamespace(name="r1", brain=brain, safely=lambda callback, *given: callback(*given))
     asked: Any = Future()
     proofs = SimpleNamespace(sign=lambda server, request: None, answered=raising(UnprovenError("no server's")))
@@ -317,7 +317,7 @@ def test_a_robot_turns_to_the_standby_of_a_server_that_proves_nothing() -> None:
     proofs.sign, asked = lambda server, request: None, Future()
     Sessions(node, servers, robot).open("s1", session_request())
     asked.set_result(srv.OpenSession.Response(success=False, error_code=UnprovenError.code))
-    assert [how["full"] for how in refused] == [True] * 3
+    assert [how["is_server_full"] for how in refused] == [True] * 3
 
 
 def raising(error: Exception) -> Callable[..., Any]:
