@@ -28,6 +28,8 @@ FORMAT = 2
 BEGIN, SNAPSHOT = "begin", "snapshot"
 """Kinds of the records that have the format."""
 SEALED, CLOSED = "sealed", "closed"
+TRANSITION = "transition"
+"""Kind of records about a changed state of a robot or server."""
 OPERATOR_COMMAND = "operator_command"
 """Kind of records about a command of an operator, which decide nothing by themselves."""
 MESSAGES, SIGNED = "messages", "signed"

@@ -37,6 +37,8 @@ from ros2_rfm_serving.errors import RfmError
 
 SHORT_BYTES = 64
 """Largest size of bytes that stand in the record itself."""
+MAX_ROWS = 1_000_000
+"""Largest number of rows of an empty array."""
 CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"list": list, "set": set, "frozenset": frozenset}
 DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)) | {
     "float16",
@@ -329,6 +331,8 @@ def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         return np.frombuffer(base64.b64decode(found["base64"]), dtype).reshape(found["shape"]).copy()
     if math.prod(found["shape"]):
         raise ValueError("an array without its numbers")
+    if max(found["shape"], default=0) > MAX_ROWS:
+        raise ValueError(f"an empty array with more than {MAX_ROWS} rows")
     return np.zeros(found["shape"], dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import orjson
 
@@ -28,7 +28,9 @@ from ros2_rfm_serving.errors import RfmError
 MAX_REASONS = 8
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
 """Exceptions that malformed records cause."""
-ANSWERS = frozenset({"command", "result", "raised"})
+UNDECIDED = frozenset({SEALED, CLOSED, OPERATOR_COMMAND, SIGNED})
+"""Kinds of records of every writer that a replay passes over."""
+ANSWERS = frozenset({"command", "result", "raised", "trajectory", "counter", "next_poll_s"})
 """Keys of records that the core wrote; they are compared whatever its replay returns."""
 
 
@@ -64,6 +66,9 @@ def _differences(path: str, one: Any, other: Any) -> Iterator[Difference]:
 
 class Replayer(Protocol):
     """Replay of one core. An exception counts as a difference, unless it is an `RfmError`: then this record cannot be replayed."""
+
+    kinds: ClassVar[frozenset[str]]
+    """Kinds of records that this version knows, beside those of every writer."""
 
     def restore(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Continue from a snapshot record. Return those keys of its `state` that were decided again, with the inputs in it.
@@ -142,7 +147,7 @@ class Replay:
             self._note_versions(record)
         elif kind == SNAPSHOT:
             self._snapshot(record)
-        elif kind not in (SEALED, CLOSED, OPERATOR_COMMAND, SIGNED):
+        elif kind not in UNDECIDED:
             self._decide(record)
         self._pass_time(float(now_s))
 
@@ -151,6 +156,8 @@ class Replay:
             self.result.skipped += 1
             return
         try:
+            if record["kind"] not in self._replayer.kinds:
+                raise RfmError(f"this version knows no kind {record['kind']!r:.60}")
             answers = self._replayer.feed(record)
         except RfmError as error:
             self._refuse(f"record {record['n']} cannot be replayed: {error}")
@@ -172,7 +179,7 @@ class Replay:
         replayer = self._make()
         try:
             answers = replayer.restore(record)
-        except (RfmError, *DAMAGED) as error:
+        except Exception as error:  # of any constructor, for contents that no version wrote
             problem = error if isinstance(error, RfmError) else codec.raised(error)
             self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {problem}")
             return

@@ -130,7 +130,7 @@ With 20 episodes the margin lets pass what loses more in other scenes: diffusion
     "13": (
         "edge, cloud and hybrid",
         """With one batch in flight the cloud beside an edge idles for a round trip between two batches. The server counts what
-is on its way when it weighs the cloud's answer against the edge's queue (`server/tiers.py`). What the edge's next
+is on its way when it weighs the cloud's answer against the edge's queue (`server/engine_queues.py`). What the edge's next
 batch has room for stays, and of what is behind it only that goes which the cloud would have answered before the edge
 begins with it (Algorithm 1, phase 3): so a hybrid keeps much on a GPU that takes twice as long. The cloud alone has
 twice the edge's throughput here, and 100 ms a request; it wins until it is full itself, as with mimic-video in the

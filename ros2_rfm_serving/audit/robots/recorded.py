@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import TRANSITION
 from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.audit.robots.records import (
     EVENT,
     TICK,
-    TRANSITION,
     VisibleState,
     event_record,
     failed_event,

@@ -14,7 +14,7 @@ from ros2_rfm_serving.robot.why import CommandOrigin, CommandSource, Why
 from ros2_rfm_serving.types import NO_ROWS, ObservationRequest, RequestId, RobotState, TaskPhase
 
 EncodeArray = Callable[[np.ndarray[Any, Any]], Any]
-TICK, EVENT, TRANSITION = "tick", "event", "transition"
+TICK, EVENT = "tick", "event"
 """Kinds of records: a control tick, any other event, and a change of the visible state."""
 
 STEP, PARTIAL_STEP, FALLBACK, STOP, NO_COMMAND = "step", "partial_step", "fallback", "stop", "none"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.robots.records import EVENT, TICK, TRANSITION, decided, state_record, visible_state
+from ros2_rfm_serving.audit.chain import TRANSITION
+from ros2_rfm_serving.audit.robots.records import EVENT, TICK, decided, state_record, visible_state
 from ros2_rfm_serving.audit.values import ROBOT_EVENTS
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot import RobotConfig, RobotCore, events
@@ -14,6 +15,8 @@ from ros2_rfm_serving.robot import RobotConfig, RobotCore, events
 
 class RobotReplay:
     """Implementation of `audit.replay.Replayer` for robots."""
+
+    kinds: ClassVar = frozenset({TICK, EVENT, TRANSITION})
 
     def __init__(self, images: Callable[[str], bytes | None] = lambda digest: None) -> None:
         """Prepare a replay. images: returns their bytes by SHA-256; decisions do not read them."""

@@ -24,6 +24,8 @@ from ros2_rfm_serving.scheduler.failover import seeing
 from ros2_rfm_serving.scheduler.plan_service import Refit
 from ros2_rfm_serving.types import Schedule
 
+PLAN = "plan"
+"""Kind of its records."""
 PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
 RELEASE, ADMIT, OBSERVE, REPUBLISH, REBASE = "release", "admit", "observe", "republish", "rebase"
 Step = Mapping[str, Any]
@@ -90,7 +92,7 @@ class Book:
     # --- records ---
 
     def _note(self, describe: Callable[..., Mapping[str, Any]], *args: Any) -> None:
-        self._journal.note("plan", self._clock(), describe, *args, urgent=True)
+        self._journal.note(PLAN, self._clock(), describe, *args, urgent=True)
 
     def _plan_of(self, planned: PlanResult, how: str, reason: str, published: bool) -> dict[str, Any]:
         factory, text = factory_of(planned.factory)

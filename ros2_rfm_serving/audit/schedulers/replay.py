@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.schedulers.book import (
     BACKGROUND,
     CHANGED,
+    PLAN,
     base_of,
     hashed,
     is_rebased,
@@ -31,6 +32,8 @@ GIVEN = "the schedule of its snapshot is taken as it is: what it was made from w
 
 class SchedulerReplay:
     """Implementation of `audit.replay.Replayer` for schedulers."""
+
+    kinds: ClassVar = frozenset({PLAN})
 
     def __init__(self, profiles: Path) -> None:
         """Load the profiles from the folder that the factory was planned with."""
@@ -62,8 +65,6 @@ class SchedulerReplay:
         return {"state": self._kept}
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        if record["kind"] != "plan":
-            return {}
         return self._changed(record["steps"]) if record["how"] == CHANGED else self._planned(record)
 
     # --- parts ---
@@ -103,7 +104,7 @@ class SchedulerReplay:
         previous = self._fleet.schedule if self._fleet is not None and inputs["previous_epoch"] else None
         if previous is not None and previous.epoch != inputs["previous_epoch"]:
             what = "begun in the background" if record["how"] == BACKGROUND else "made"
-            raise RfmError(f"it was {what} beside schedule {inputs['previous']}, and {previous.epoch} is in force")
+            raise RfmError(f"it was {what} beside schedule {inputs['previous_epoch']}, and {previous.epoch} is in force")
         return self._made(inputs, previous)
 
     def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> ActiveFleet:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.replay import DAMAGED
+from ros2_rfm_serving.audit.chain import format_problem
 from ros2_rfm_serving.audit.servers.engines import elsewhere
 from ros2_rfm_serving.audit.servers.observations import Observations
 from ros2_rfm_serving.audit.servers.reading import image_digests
@@ -93,7 +93,10 @@ class Inference:
 
     def feed(self, record: Mapping[str, Any]) -> None:
         kind = record.get("kind")
-        if kind == "begin":
+        if problem := format_problem(record):
+            self.result.say(problem)
+            self.gap()
+        elif kind == "begin":
             self._begin(record)
         elif kind == "snapshot":
             self._restore(record)
@@ -131,7 +134,7 @@ class Inference:
             replay = ServerReplay()
             try:
                 replay.restore(record)
-            except (RfmError, *DAMAGED) as error:
+            except Exception as error:  # of any constructor, for contents that no version wrote
                 self.result.say(f"record {record.get('n')}, a snapshot, cannot be restored: {error}")
             else:
                 self._replay = replay

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from ros2_rfm_serving.audit.chain import TRANSITION
 from ros2_rfm_serving.audit.servers.reading import decided_again, event_of
-from ros2_rfm_serving.audit.servers.records import BATCH, EVENT, REPLY, REQUEST, decided
+from ros2_rfm_serving.audit.servers.records import BATCH, COUNTS, EVENT, REPLY, REQUEST, decided
 from ros2_rfm_serving.audit.servers.snapshots import NO_MODEL, restored, snapshot_of
+from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import RunningBatch, ServerCore, events
 
 DECISIONS = frozenset({EVENT, REQUEST, BATCH, REPLY})
@@ -15,6 +17,8 @@ DECISIONS = frozenset({EVENT, REQUEST, BATCH, REPLY})
 
 class ServerReplay:
     """Implementation of `audit.replay.Replayer` for servers."""
+
+    kinds: ClassVar = DECISIONS | {COUNTS, TRANSITION}
 
     def __init__(self) -> None:
         self.core: ServerCore | None = None
@@ -33,8 +37,10 @@ class ServerReplay:
         return self.core.work(number)
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.core is None or record["kind"] not in DECISIONS:
+        if record["kind"] not in DECISIONS:
             return {}
+        if self.core is None:
+            raise RfmError("it is a decision, and no model was loaded")
         event, now_s = event_of(record)
         return self._decided(self.core, event, now_s, str(record.get("updates_digest") or ""))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rclpy.node import Node
 
+from ros2_rfm_serving.audit.chain import TRANSITION
 from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S
 from ros2_rfm_serving.audit.servers.journal import ServerJournal
 from ros2_rfm_serving.ros.node.audit import AuditTopic
@@ -34,7 +35,7 @@ class ServerAudit:
     def became(self, before: str, now: str, reason: str) -> None:
         self._journal.write()
         said = {"from": before, "to": now, "reason": reason}
-        self._topic.journal.note("transition", clock(), lambda: said, urgent=True)
+        self._topic.journal.note(TRANSITION, clock(), lambda: said, urgent=True)
 
     def values(self) -> Mapping[str, object]:
         return self._topic.values()

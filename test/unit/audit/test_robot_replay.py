@@ -269,3 +269,42 @@ def test_a_brain_without_listeners_notes_nothing() -> None:
         brain.tick(None, 0.05 * step)
         recorder.journal.tend(0.05 * step)
     assert (len(recorder.pages), recorder.journal.records) == (pages, records)
+
+
+# --- contents that no version wrote ---
+
+
+def test_a_record_of_an_unknown_kind_is_named(pages: list[Page]) -> None:
+    def change(found: list[dict[str, Any]]) -> None:
+        next(one for one in found if one["kind"] == "event")["kind"] = "song"
+
+    again = replayed(rewritten(pages, change))
+    assert again.refused and again.difference is None
+    assert again.notes[0].endswith("cannot be replayed: this version knows no kind 'song'")
+
+
+def test_a_trajectory_that_is_not_decided_again_is_a_difference(pages: list[Page]) -> None:
+    def change(found: list[dict[str, Any]]) -> None:
+        next(one for one in found if one["kind"] == "tick")["trajectory"] = {"~": "Trajectory", "points": []}
+
+    again = replayed(rewritten(pages, change))
+    assert again.difference is not None and again.difference.field == "trajectory"
+
+
+@pytest.mark.parametrize("value", [{"~": "float", "is": "nan"}, {"~": "float32", "shape": [10**12, 0]}, "x", None, []])
+def test_a_snapshot_whose_configuration_cannot_be_is_refused_and_the_next_one_goes_on(pages: list[Page], value: Any) -> None:
+    def change(found: list[dict[str, Any]]) -> None:
+        next(one for one in found if one["kind"] == "snapshot")["config"]["interpolation"] = value
+
+    again = replayed(rewritten(pages, change))
+    assert again.refused and "a snapshot, cannot be replayed from" in again.notes[0]
+    assert again.difference is None and again.decisions > 100
+
+
+def test_an_empty_array_of_a_trillion_rows_takes_no_memory(pages: list[Page]) -> None:
+    def change(found: list[dict[str, Any]]) -> None:
+        received = (one["event"] for one in found if one["kind"] == "event")
+        next(one for one in received if one["~"] == "ReplyReceived")["reply"]["server"] = {"~": "float32", "shape": [10**12, 0]}
+
+    again = replayed(rewritten(pages, change))
+    assert again.difference is not None or again.refused

@@ -375,3 +375,12 @@ def test_a_recording_in_another_format_is_refused_by_its_name(recorded: int) -> 
         checked.add(one)
     checked.end()
     assert not checked.flaws
+
+
+def test_a_decision_where_no_model_was_loaded_is_named() -> None:
+    kept = of_rare_events()
+    for record in kept:
+        if record["kind"] == "snapshot":
+            record.update(dict.fromkeys(("config", "contract", "limits", "state")))
+    result = again(kept)
+    assert result.refused and result.difference is None and "it is a decision, and no model was loaded" in result.notes[0]
