@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import rclpy
 import yaml
+from rclpy.logging import LoggingSeverity, set_logger_level
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
@@ -73,6 +74,7 @@ def is_configured(robot: NodeSpec, folder: Path) -> bool:
             node.destroy_node()
     finally:
         rclpy.try_shutdown()
+        set_logger_level("", LoggingSeverity.INFO)  # of the process, so of the tests after this one, too
 
 
 def prepared(name: str, folder: Path) -> Parameters:
