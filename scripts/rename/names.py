@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -362,6 +363,21 @@ class Package:
     def __post_init__(self) -> None:
         paths = (name.split(".") for name in self.sources)
         self.folders = frozenset(".".join(parts[:size]) for parts in paths for size in range(1, len(parts) + 1))
+
+    @cached_property
+    def functions(self) -> Mapping[str, list[Scope]]:
+        """Return the scopes of functions by full name; several have one name, as the comprehensions of one function do."""
+        found: dict[str, list[Scope]] = defaultdict(list)
+        for source in self.sources.values():
+            for scope in source.inner.values():
+                if scope.kind == "function":
+                    found[scope.full].append(scope)
+        return found
+
+    def kinds_of(self, function: str, name: str) -> frozenset[str]:
+        """Return what a name is in a function: kinds of `Binding`; empty: the function does not bind it."""
+        scopes = self.functions.get(function, ())
+        return frozenset(scope.bindings[name].kind for scope in scopes if name in scope.bindings)
 
     def is_module(self, full: str) -> bool:
         return full in self.sources

@@ -159,6 +159,8 @@ class Plan:
         self.members = Members(types, package.sources)
         self.globals: dict[str, str] = {}
         self.parameters: dict[tuple[str, str], str] = {}
+        self.locals: dict[tuple[str, str], str] = {}
+        """Full name of a function and name of its variable -> new name."""
         self.files: dict[str, FilePlan] = {}
         self.to_check: list[str] = []
         self.guessed: list[str] = []
@@ -173,7 +175,7 @@ class Plan:
         self.member_names = {name for _, name in self.members.new}
         self.parameter_names = {name for _, name in self.parameters}
         self.old_names = {entry.last for entry in table.entries if entry.kind not in ("text", "key")}
-        self.named_in_strings = {entry.last for entry in table.entries if entry.kind not in ("text", "parameter")}
+        self.named_in_strings = {entry.last for entry in table.entries if entry.kind not in ("text", "parameter", "local")}
         self._by_last: dict[str, list[str]] = defaultdict(list)
         """Last name -> modules and packages below the package."""
         for one in package.folders:
@@ -222,20 +224,26 @@ class Plan:
             self.globals[entry.old] = entry.new
         elif entry.kind == "parameter":
             self._add_parameter(entry)
+        elif entry.kind == "local":
+            self._add_local(entry)
 
     def _add_parameter(self, entry: Entry) -> None:
-        around, _, function = entry.parent.rpartition(".")
+        around, _, last = entry.parent.rpartition(".")
         functions = [entry.parent]
-        if around in self.types.classes and not function.startswith("__"):
-            functions = [f"{owner}.{name}" for owner, name in self.members.group(around, function)]
+        if around in self.types.classes and not last.startswith("__"):
+            functions = [f"{owner}.{name}" for owner, name in self.members.group(around, last)]
         found = False
-        for source in self.package.sources.values():
-            for scope in source.inner.values():
-                if scope.full in functions and (binding := scope.bindings.get(entry.last)) and binding.kind == "parameter":
-                    self.parameters[scope.full, entry.last] = entry.new
-                    found = True
+        for function in functions:
+            if "parameter" in self.package.kinds_of(function, entry.last):
+                self.parameters[function, entry.last] = entry.new
+                found = True
         if not found:
             raise TableError(f"line {entry.line}: {entry.parent} has no parameter {entry.last}")
+
+    def _add_local(self, entry: Entry) -> None:
+        if not self.package.kinds_of(entry.parent, entry.last) & {"value", "def"}:
+            raise TableError(f"line {entry.line}: {entry.parent} has no variable {entry.last} of its own")
+        self.locals[entry.parent, entry.last] = entry.new
 
     def run(self) -> None:
         names = frozenset({entry.last for entry in self.table.entries if entry.kind != "text"})
@@ -264,7 +272,9 @@ class Plan:
             return self.members.new.get((scope.full, name), name)
         if binding.kind == "parameter":
             return self.parameters.get((scope.full, name), name)
-        return self.globals.get(binding.full, name) if scope.kind == "module" else name
+        if scope.kind == "function":
+            return self.locals.get((scope.full, name), name)
+        return self.globals.get(binding.full, name)
 
     def _imported(self, binding: Binding, name: str) -> str:
         if not binding.member:

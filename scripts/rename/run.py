@@ -131,9 +131,7 @@ def without_applied(table: Table, package: names.Package, types: typed.Types) ->
             return types.owner(parent, last) == parent
         if package.is_module(parent):
             return package.exported(parent, last) is not None
-        return any(
-            scope.full == parent and last in scope.bindings for one in package.sources.values() for scope in one.inner.values()
-        )
+        return bool(package.kinds_of(parent, last))
 
     def is_applied(entry: Entry) -> bool:
         if entry.kind in ("text", "key") or exists(entry, entry.parent, entry.last):
@@ -159,7 +157,7 @@ def _print_entries(table: Table, *, recorded: bool) -> None:
 
 def is_recorded(entry: Entry) -> bool:
     """Return whether servers' recordings (format 1) name it: modules, classes, functions and attributes of these rooms."""
-    if entry.kind in ("parameter", "constant", "key", "text") or entry.room not in RECORDED_ROOMS:
+    if entry.kind in ("parameter", "local", "constant", "key", "text") or entry.room not in RECORDED_ROOMS:
         return False
     return entry.room != "engines" or entry.old.startswith("ros2_rfm_serving.engines.base")
 

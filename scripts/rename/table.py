@@ -1,8 +1,10 @@
 """The table of renames: one tab-separated line per name, `kind old new note`.
 
-Kinds: `module`, `class`, `function`, `constant`, `method`, `attribute`, `parameter`; `key`, a name in the snapshot of a class,
-which is a keyword of its `kept(...)` (of a constant: `module.CONSTANT.key`); and `text`, which replaces literal text in one file
-(`old` is `path|text`). `old` is the full dotted name, `new` the last part alone. Lines that begin with `#` are comments.
+Kinds: `module`, `class`, `function`, `constant`, `method`, `attribute`, `parameter`; `local`, a variable of a function, after the
+full name of the function (of one in a comprehension or lambda: after `function.<comprehension>` or `function.<lambda>`); `key`, a
+name in the snapshot of a class, which is a keyword of its `kept(...)` (of a constant: `module.CONSTANT.key`); and `text`, which
+replaces literal text in one file (`old` is `path|text`). `old` is the full dotted name, `new` the last part alone. Lines that begin
+with `#` are comments.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE = "ros2_rfm_serving"
-KINDS = ("module", "class", "function", "constant", "method", "attribute", "parameter", "key", "text")
+KINDS = ("module", "class", "function", "constant", "method", "attribute", "parameter", "local", "key", "text")
 MEMBERS = ("method", "attribute")
 GLOBALS = ("class", "function", "constant")
 

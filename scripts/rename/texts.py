@@ -66,7 +66,7 @@ def _doubtful(plan: Plan) -> re.Pattern[str] | None:
             patterns.append(rf"\b{folder}[/.]{name}\b|`{name}(?:\.py)?`")
         elif entry.kind == "class" and len(re.findall(r"[A-Z]", entry.last)) > 1:
             patterns.append(rf"\b{name}\b")
-        elif entry.kind != "text":
+        elif entry.kind not in ("text", "local"):
             patterns.append(rf"`(?:\w+\.)*{name}(?:\(\))?`")
     return re.compile("|".join(dict.fromkeys(patterns))) if patterns else None
 

@@ -59,6 +59,10 @@ class Other:
     def take(self) -> None: ...
 
 
+def own_of(own: Look) -> Look:
+    return own
+
+
 class Third:
     def take(self, word: str) -> int:
         return 1
@@ -96,6 +100,8 @@ attribute\tros2_rfm_serving.robot.motor.Look.told\tpublished
 attribute\tros2_rfm_serving.robot.motor.Row.heard\treceived
 parameter\tros2_rfm_serving.robot.motor.Motor.__init__.look\tsnapshot
 parameter\tros2_rfm_serving.robot.motor.Base.take.word\tmessage
+local\tros2_rfm_serving.robot.motor.Motor.take.own\tlatest
+local\tros2_rfm_serving.robot.motor.Motor.take.<comprehension>._\tindex
 """
 
 
@@ -135,8 +141,10 @@ def test_names_follow_their_types_and_nothing_else_changes(project: Path, cache:
         '"""Take `message`."""',
         "self._look = snapshot or Snapshot(published=3)",
         "return cls(published=1)",
-        "own = replace(self._look, published=4)",
-        "{self._look.published} {message!r:>{MAX_STEPS}} {'x' + f'{own.published}'}",
+        "latest = replace(self._look, published=4)",
+        "{self._look.published} {message!r:>{MAX_STEPS}} {'x' + f'{latest.published}'}",
+        "sum(latest.published for index in range(self._told))",
+        "own_of(own: Snapshot)",
         "class Other:\n    def take(self)",
         'return one.receive(message="x")',
     ):
@@ -166,6 +174,9 @@ def test_names_follow_their_types_and_nothing_else_changes(project: Path, cache:
         ("parameter\tros2_rfm_serving.robot.motor.Motor.__init__.look\tLook", "bound elsewhere"),
         ("attribute\tros2_rfm_serving.robot.motor.Row.heard\tcount", "has count already"),
         ("constant\tros2_rfm_serving.robot.motor.MOST\tsum", "hides the builtin"),
+        ("local\tros2_rfm_serving.robot.motor.Motor.take.own\tword", "word stands twice"),
+        ("local\tros2_rfm_serving.robot.motor.Motor.take.own\treplace", "bound elsewhere"),
+        ("local\tros2_rfm_serving.robot.motor.Motor.take.word\tmessage", "has no variable word of its own"),
     ],
 )
 def test_a_rename_that_collides_is_refused_and_changes_nothing(line: str, problem: str, project: Path, cache: Path) -> None:
