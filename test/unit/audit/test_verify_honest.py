@@ -206,6 +206,19 @@ def test_a_file_that_is_gone_makes_no_other_message_an_inserted_one(tmp_path: Pa
     assert any("digests are missing" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("adds", [False, True])
+def test_an_inserted_message_is_found_although_digests_of_another_time_are_missing(tmp_path: Path, adds: bool) -> None:
+    """The last digests but two are gone. What lies seconds before them was never in them."""
+
+    def change(messages: list[Raw]) -> list[Raw]:
+        gone, name = of(messages, OWN)[-3], of(messages, "/arm_1/rfm/name")[0]
+        added = [messages[name].shifted(0.3)] if adds else []
+        return [*messages[: name + 1], *added, *messages[name + 1 : gone], *messages[gone + 1 :]]
+
+    found = verified(rewritten(record(tmp_path / "made"), tmp_path / "bag", change))
+    assert [one.topic for one in found.findings if one.kind is Kind.INSERTED] == ["/arm_1/rfm/name"] * adds
+
+
 def test_a_page_of_the_recorder_that_comes_again_was_inserted(tmp_path: Path) -> None:
     def again(messages: list[Raw]) -> list[Raw]:
         place = of(messages, OWN)[2]
